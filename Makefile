@@ -1,0 +1,43 @@
+# Everything one does in this workspace. `make` alone lists the targets.
+# A line of help is the comment after `##` behind a target.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+
+.PHONY: help bootstrap demo up down test test-unit lint format bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+bootstrap: ## make .venv from the pinned requirements; does nothing when nothing changed
+	@tools/bootstrap
+
+demo: bootstrap ## the main job on a real Kafka: a pulse of four times the valley rate; ends with a report and one JSON line
+	@$(BIN)/forebay-sandbox demo
+
+up: bootstrap ## start the demo's stack (Kafka, engine, two workers) and leave it running
+	@$(BIN)/forebay-sandbox up
+
+down: ## stop what `make up` started
+	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
+
+test: bootstrap ## all tests: unit, contract, integration on a real broker
+	@$(BIN)/pytest tests
+
+test-unit: bootstrap ## only the tests that need no broker (seconds)
+	@$(BIN)/pytest tests/unit tests/contract
+
+lint: bootstrap ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src tests benchmarks
+
+format: bootstrap ## let ruff rewrite the sources
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop of the same run
+	@$(BIN)/python -m benchmarks
+
+clean: down ## stop the stack and delete what was built
+	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis
