@@ -1,0 +1,1 @@
+"""The contract between Forebay's producers and workers."""

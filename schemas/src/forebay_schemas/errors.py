@@ -1,0 +1,72 @@
+"""The root of every error Forebay raises on purpose, and the exit code each kind means. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status says."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    PARTLY = 4
+
+
+class ForebayError(Exception):
+    """Something went wrong that a person can act on.
+
+    ``str(error)`` is one sentence for that person; ``reason`` is a stable word for programs.
+    """
+
+    reason = "failed"
+    exit_code = ExitCode.FAILED
+
+
+class UsageError(ForebayError):
+    """What the caller gave cannot be used: ``field`` names it, ``fix`` says what to give instead."""
+
+    reason = "usage"
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, field: str, problem: str, *, fix: str) -> None:
+        super().__init__(f"{field}: {problem}; {fix}")
+        self.field = field
+        self.problem = problem
+        self.fix = fix
+
+
+class EnvelopeError(UsageError):
+    """Bytes or fields that are not a valid envelope. ``request_id`` is there when it could still be read."""
+
+    reason = "undecodable"
+
+    def __init__(self, field: str, problem: str, *, fix: str, request_id: str | None = None) -> None:
+        super().__init__(field, problem, fix=fix)
+        self.request_id = request_id
+
+
+class BrokerUnreachableError(ForebayError):
+    """No broker answered in time."""
+
+    reason = "broker_unreachable"
+    exit_code = ExitCode.UNREACHABLE
+
+
+class KafkaFailedError(ForebayError):
+    """The broker answered with an error that trying again does not mend."""
+
+    reason = "kafka_failed"
+
+
+class TopicMissingError(ForebayError):
+    """A topic that must exist does not. Forebay never relies on a broker's creating topics by itself."""
+
+    reason = "topic_missing"
+
+    def __init__(self, topics: list[str], *, pool: str) -> None:
+        names = ", ".join(sorted(topics))
+        super().__init__(f"missing topic {names}; create it with: forebay topics create --pool {pool}")
+        self.topics = topics

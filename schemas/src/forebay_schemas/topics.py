@@ -1,0 +1,119 @@
+"""A pool's topics, their settings and size layers, and the names of its consumer groups. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import TIERS, Tier
+
+RETRY_DELAYS_SECONDS: Final = (1, 5, 30)
+
+REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The largest batch the request topics take. A producer's single record must fit with its key and headers."""
+
+LATER_BYTES_MAX: Final = REQUEST_BYTES_MAX + 64 * 1024
+"""Every other topic's limit: what was accepted always fits further on, headers that hops add included."""
+
+PARTITIONS_MAX: Final = 10_000
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_POOL = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """What a topic should be: ``config`` holds Kafka's own names and values."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool: a model or a family of models and the workers that serve it. Knows the names of its topics."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _POOL.fullmatch(self.name):
+            raise UsageError(
+                "pool", f"{self.name!r} is no pool name", fix="use 1 to 100 letters, digits, hyphens and underscores"
+            )
+
+    def requests(self, tier: Tier) -> str:
+        return f"forebay.{self.name}.requests.{tier}"
+
+    def retry(self, tier: Tier, delay_seconds: int) -> str:
+        return f"forebay.{self.name}.retry.{tier}.{delay_seconds}s"
+
+    @property
+    def retries(self) -> list[str]:
+        return [self.retry(tier, delay) for tier in TIERS for delay in RETRY_DELAYS_SECONDS]
+
+    @property
+    def dead_letter(self) -> str:
+        return f"forebay.{self.name}.dead-letter"
+
+    @property
+    def results(self) -> str:
+        return f"forebay.{self.name}.results"
+
+    @property
+    def control(self) -> str:
+        return f"forebay.{self.name}.control"
+
+    @property
+    def coordination(self) -> str:
+        return f"forebay.{self.name}.coordination"
+
+    @property
+    def audit(self) -> str:
+        return f"forebay.{self.name}.audit"
+
+    def group(self, tier: Tier) -> str:
+        """The consumer group that takes a tier's requests."""
+        return f"forebay.{self.name}.{tier}"
+
+    def specs(self, *, partitions: int, replication: int) -> list[TopicSpec]:
+        """All topics of the pool. ``partitions`` is that of each request topic: it bounds the number of workers."""
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise UsageError("partitions", f"is {partitions}", fix=f"give 1 to {PARTITIONS_MAX}")
+        if not 1 <= replication <= 32767:
+            raise UsageError("replication", f"is {replication}", fix="give 1 for one broker, 3 in production")
+        few = -(-partitions // 4)
+
+        def spec(name: str, partitions: int, size: int, **config: str | int) -> TopicSpec:
+            # A record counts as accepted once two replicas have it, so one may die; a lone broker has no second.
+            common = {"max.message.bytes": size, "min.insync.replicas": 2 if replication >= 3 else 1}
+            named = {key.replace("_", "."): str(value) for key, value in {**common, **config}.items()}
+            return TopicSpec(name=name, partitions=partitions, replication=replication, config=named)
+
+        on_append = "LogAppendTime"
+        week, month = 7 * _DAY_MS, 30 * _DAY_MS
+        return [
+            *(
+                spec(
+                    self.requests(tier),
+                    partitions,
+                    REQUEST_BYTES_MAX,
+                    message_timestamp_type=on_append,
+                    retention_ms=week,
+                )
+                for tier in TIERS
+            ),
+            *(
+                spec(name, few, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week)
+                for name in self.retries
+            ),
+            spec(self.results, partitions, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week),
+            spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
+            # Outlives the longest deadline: a cancel must still be there when its request is read at last.
+            spec(self.control, 1, LATER_BYTES_MAX, cleanup_policy="compact,delete", retention_ms=week),
+            spec(self.coordination, 1, LATER_BYTES_MAX, retention_ms=600_000, segment_ms=600_000),
+            spec(self.audit, 1, LATER_BYTES_MAX, retention_ms=3 * month),
+        ]
