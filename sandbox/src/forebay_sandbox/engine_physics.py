@@ -7,7 +7,7 @@ prefill or finish in it), however many decode.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -102,7 +102,7 @@ class ContinuousBatch:
     def __init__(self, physics: EnginePhysics) -> None:
         self.physics = physics
         self.preemptions_total = 0
-        self._waiting: deque[_Sequence] = deque()
+        self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: dict[int, _Sequence] = {}  # in order of arrival: the last is the youngest
         self._prefilling: deque[_Sequence] = deque()  # those of _running not decoding yet, in the same order
         self._decoding = 0
@@ -139,34 +139,28 @@ class ContinuousBatch:
         elif len(self._waiting) >= self.physics.own_queue_max:
             return Admission.QUEUE_FULL
         else:
-            self._waiting.append(sequence)
+            self._waiting[key] = sequence
         return Admission.ACCEPTED
 
     def abort(self, key: int) -> bool:
         """Forget a request and free its place at once. False: no such request (any more)."""
         sequence = self._running.get(key)
-        if sequence is not None:
-            self._release(sequence)
-            return True
-        for waiting in self._waiting:
-            if waiting.key == key:
-                self._waiting.remove(waiting)
-                return True
-        return False
+        if sequence is None:
+            return self._waiting.pop(key, None) is not None
+        self._release(sequence)
+        return True
 
     def generated_tokens(self, key: int) -> int:
         """Output tokens of a running or waiting request so far; 0 for an unknown one."""
-        sequence = self._running.get(key)
-        if sequence is not None:
-            return self._generated(sequence)
-        return next((waiting.generated for waiting in self._waiting if waiting.key == key), 0)
+        sequence = self._running.get(key) or self._waiting.get(key)
+        return 0 if sequence is None else self._generated(sequence)
 
     def begin_step(self) -> float | None:
         """Plan the next step and return its length in seconds; None when there is nothing to do."""
         assert self._plan is None, "the step before has not ended"
         self._preempt_until_decoding_fits()
-        while self._waiting and self._fits(self._waiting[0]):
-            self._start(self._waiting.popleft())
+        while self._waiting and self._fits(next(iter(self._waiting.values()))):
+            self._start(self._waiting.popitem(last=False)[1])
         if not self._running:
             return None
         self._kv_used += self._decoding
@@ -255,5 +249,6 @@ class ContinuousBatch:
             youngest = self._running[next(reversed(self._running))]
             self._release(youngest)
             youngest.prefill_tokens = youngest.prefill_left = youngest.prompt_tokens + youngest.generated
-            self._waiting.appendleft(youngest)
+            self._waiting[youngest.key] = youngest
+            self._waiting.move_to_end(youngest.key, last=False)
             self.preemptions_total += 1
