@@ -1,0 +1,106 @@
+"""`python -m benchmarks`: starts a broker, measures, ends with a table (stderr) and one JSON object (stdout).
+
+Exit status 1: a promise is broken, or a measurement could not be made. Writes build/bench.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from benchmarks.cluster import Cluster
+from benchmarks.latency import BLOCK_REQUESTS, measure_latency
+from benchmarks.memory import measure_memory
+from benchmarks.programs import ROOT
+from benchmarks.report import Findings
+from benchmarks.throughput import measure_throughput
+from forebay_sandbox.kafka import running_kafka
+from forebay_schemas.errors import ExitCode, ForebayError
+
+PARTS = ("throughput", "latency", "memory")
+OUTPUT = ROOT / "build" / "bench.json"
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=PARTS, help="measure just this")
+    parser.add_argument("--records", type=_positive, default=100_000, help="records of a throughput run")
+    parser.add_argument("--rounds", type=_positive, default=3, help="throughput runs on either side")
+    parser.add_argument("--blocks", type=_positive, default=10, help=f"latency blocks of {BLOCK_REQUESTS} round trips")
+    parser.add_argument("--waiting", type=_positive, default=1_000_000, help="records waiting while memory is watched")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1; give a whole number from 1 on")
+    return value
+
+
+def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Callable[[str], None]) -> Findings:
+    def wanted(part: str) -> bool:
+        return given.only in (None, part)
+
+    def pool(part: str) -> str:
+        return f"bench-{tag}-{part}"
+
+    tag = secrets.token_hex(4)
+    throughput = latency = memory = None
+    if wanted("throughput"):
+        throughput = measure_throughput(
+            cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
+        )
+    if wanted("latency"):
+        latency = measure_latency(cluster, pool_name=pool("latency"), blocks=given.blocks, logs=logs, say=say)
+    if wanted("memory"):
+        memory = measure_memory(cluster, pool_name=pool("memory"), records=given.waiting, logs=logs, say=say)
+    return Findings(throughput=throughput, latency=latency, memory=memory)
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    # As an exception it passes the blocks that end the child processes.
+    raise SystemExit(ExitCode.FAILED)
+
+
+def main(arguments: Sequence[str] | None = None) -> ExitCode:
+    given = _parse(arguments)
+    signal.signal(signal.SIGTERM, _stop)
+    console = Console(stderr=True)
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False)
+
+    try:
+        say("starting Kafka")
+        with tempfile.TemporaryDirectory(prefix="forebay-bench-") as logs, running_kafka() as kafka:
+            cluster = Cluster(kafka)
+            try:
+                findings = _measure(cluster, given, logs=Path(logs), say=say)
+            finally:
+                cluster.delete_all()
+    except ForebayError as error:
+        say(f"bench: {error}")
+        return error.exit_code
+    console.print(findings.as_table())
+    broken = findings.broken_promises()
+    for sentence in broken:
+        say(f"BROKEN: {sentence}")
+    found = json.dumps(findings.as_json())
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(found + "\n")
+    print(found)
+    return ExitCode.FAILED if broken else ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

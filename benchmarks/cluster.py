@@ -1,0 +1,130 @@
+"""What the benchmarks do to the cluster: make topics, fill them, see how far things are, clean up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.programs import BenchError
+from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_schemas.kafka import create_client, producer_config, reader_config
+from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
+
+ANSWER_SECONDS_MAX = 30.0
+PARTITIONS = 6
+
+
+class Watch:
+    """One client that asks how far things are: making a new one for each question would disturb what is measured."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def reaches(self, topic: str) -> dict[int, tuple[int, int]]:
+        """The first offset of each partition and the one after its last."""
+        found = {}
+        for number in range(PARTITIONS):
+            reach = self._consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=ANSWER_SECONDS_MAX)
+            if reach is None:
+                raise BenchError(f"{topic}: the broker did not say where partition {number} ends")
+            found[number] = reach
+        return found
+
+    def waiting(self, topic: str) -> int:
+        """How many records the topic holds."""
+        return sum(end - first for first, end in self.reaches(topic).values())
+
+    def committed(self, topic: str) -> int:
+        """How many records of the topic, counted from offset 0, the group has committed."""
+        asked = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        return sum(max(0, one.offset) for one in self._consumer.committed(asked, timeout=ANSWER_SECONDS_MAX))
+
+
+class Cluster:
+    """A cluster together with the topics that one run of the benchmarks has made on it."""
+
+    def __init__(self, kafka: KafkaAccess) -> None:
+        self.kafka = kafka
+        self._admin: AdminClient = kafka.admin()
+        self._made: list[str] = []
+
+    def make_pool(self, name: str) -> Pool:
+        """All topics of a new pool."""
+        pool = Pool(name)
+        self._make(pool.specs(partitions=PARTITIONS, replication=1))
+        return pool
+
+    def make_like_results(self, pool: Pool, name: str) -> str:
+        """A topic with the settings of the pool's results, for a raw program. ``name`` comes behind the pool's."""
+        results = next(one for one in pool.specs(partitions=PARTITIONS, replication=1) if one.name == pool.results)
+        topic = f"{pool.name}.{name}"
+        self._make([TopicSpec(name=topic, partitions=PARTITIONS, replication=1, config=results.config)])
+        return topic
+
+    def delete_all(self) -> None:
+        """Delete every topic made here."""
+        if self._made:
+            for deleted in self._admin.delete_topics(self._made).values():
+                with suppress(KafkaException):
+                    deleted.result(ANSWER_SECONDS_MAX)
+            self._made.clear()
+
+    def fill(self, topic: str, records: Iterable[tuple[str, bytes]]) -> int:
+        """Produces key and value of each record; returns how many once all are delivered."""
+        config = producer_config(self.kafka.connection, client_id="forebay-bench", record_bytes_max=REQUEST_BYTES_MAX)
+        producer = create_client(Producer, config)
+        count = 0
+        for key, value in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+            count += 1
+        if left := producer.flush(ANSWER_SECONDS_MAX):
+            raise BenchError(f"{left} of {count} records for {topic} were not delivered")
+        return count
+
+    @contextmanager
+    def watch(self, group: str) -> Iterator[Watch]:
+        """Sees how far ``group`` is, without being a member of it."""
+        config = reader_config(self.kafka.connection, client_id="forebay-bench") | {"group.id": group}
+        consumer = create_client(Consumer, config)
+        try:
+            yield Watch(consumer)
+        finally:
+            consumer.close()
+
+    def empty(self, topic: str, *, watch: Watch) -> None:
+        """Deletes every record that lies in the topic now."""
+        before = [TopicPartition(topic, number, end) for number, (_, end) in watch.reaches(topic).items() if end]
+        if before:
+            for deleted in self._admin.delete_records(before).values():
+                deleted.result(ANSWER_SECONDS_MAX)
+
+    def forget_group(self, group: str) -> None:
+        """Deletes what a group has committed, once its last member has left."""
+        deadline = time.monotonic() + ANSWER_SECONDS_MAX
+        while True:
+            try:
+                self._admin.delete_consumer_groups([group])[group].result(ANSWER_SECONDS_MAX)
+                return
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise BenchError(f"group {group} cannot be deleted: {error.args[0].str()}") from None
+            time.sleep(0.1)
+
+    def _make(self, specs: list[TopicSpec]) -> None:
+        wanted = [
+            NewTopic(one.name, num_partitions=one.partitions, replication_factor=one.replication, config=one.config)
+            for one in specs
+        ]
+        for name, made in self._admin.create_topics(wanted).items():
+            made.result(ANSWER_SECONDS_MAX)
+            self._made.append(name)

@@ -1,0 +1,133 @@
+"""Starts the measured programs as child processes, watches what they use, and ends them. Reads the process table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_schemas.errors import ForebayError
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_SECONDS_MAX = 30.0
+END_SECONDS_MAX = 30.0
+_LOG_LINES_SHOWN = 20
+
+
+class BenchError(ForebayError):
+    """A measurement could not be made; ``str(error)`` says why."""
+
+    reason = "bench_failed"
+
+
+class Program:
+    """A running child."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        self._name = name
+        self._process = process
+        self._log_path = log_path
+        self._seen = psutil.Process(process.pid)
+
+    def check_alive(self) -> None:
+        """Raises ``BenchError`` with the end of the program's log when it has ended."""
+        if (status := self._process.poll()) is not None:
+            lines = self._log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+            raise BenchError("\n".join([f"{self._name} ended by itself with status {status}:", *lines]))
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads so far."""
+        times = self._seen.cpu_times()
+        return times.user + times.system
+
+    def resident_bytes(self) -> int:
+        """Resident memory, that of its children included."""
+        total = self._seen.memory_info().rss
+        for child in self._seen.children(recursive=True):
+            try:
+                total += child.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+        return total
+
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL when that does not end it in time."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def raw_program(role: str, kafka: KafkaAccess, *, source: str, sink: str, group: str, logs: Path) -> Iterator[Program]:
+    """One of `benchmarks.raw`."""
+    arguments = [sys.executable, "-m", "benchmarks.raw", role, "--source", source, "--sink", sink, "--group", group]
+    with _running(f"raw {role}", arguments, _environment(kafka, {}), logs) as program:
+        yield program
+
+
+@contextmanager
+def worker_program(
+    kafka: KafkaAccess, *, pool: str, handler: str, limit_requests: int, logs: Path
+) -> Iterator[Program]:
+    """A Forebay worker with a handler of `benchmarks.handlers` and a fixed limit; ready when the block begins."""
+    port = free_port()
+    settings = {
+        "FOREBAY_POOL": pool,
+        "FOREBAY_HANDLER": f"benchmarks.handlers:{handler}",
+        "FOREBAY_PACING_POLICY": "fixed",
+        "FOREBAY_LIMIT_MAX": str(limit_requests),
+        "FOREBAY_OPS_PORT": str(port),
+    }
+    command = [str(Path(sys.executable).with_name("forebay-worker")), "run"]
+    with _running("worker", command, _environment(kafka, settings), logs) as program:
+        _wait_ready(program, f"http://127.0.0.1:{port}/readyz")
+        yield program
+
+
+def _environment(kafka: KafkaAccess, settings: Mapping[str, str]) -> dict[str, str]:
+    # What the caller's shell sets for other programs must not change what is measured.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    if "FOREBAY_KAFKA_PROPERTIES" in os.environ:
+        inherited["FOREBAY_KAFKA_PROPERTIES"] = os.environ["FOREBAY_KAFKA_PROPERTIES"]
+    return {**inherited, "FOREBAY_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "PYTHONPATH": str(ROOT), **settings}
+
+
+@contextmanager
+def _running(name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path) -> Iterator[Program]:
+    log_path = logs / f"{name.replace(' ', '-')}-{time.time_ns()}.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=dict(environment), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        program = Program(name, process, log_path)
+        try:
+            yield program
+        finally:
+            program.end()
+
+
+def _wait_ready(program: Program, url: str) -> None:
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while time.monotonic() < deadline:
+        program.check_alive()
+        try:
+            with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own http URL
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            pass
+        time.sleep(0.01)
+    raise BenchError(f"the worker was not ready after {READY_SECONDS_MAX:.0f} s")

@@ -1,0 +1,134 @@
+"""The raw Kafka programs that the worker is compared with, each a process of its own.
+
+``loop`` is at-least-once in its plainest form; ``echo`` copies each record at once. Both run until terminated. The
+cluster is the one FOREBAY_BOOTSTRAP_SERVERS names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from forebay_sandbox.kafka_access import kafka_from_environment
+from forebay_schemas.kafka import KafkaConnection
+
+BATCH_RECORDS = 1000
+
+# About the size of the worker's result for a handler that answers {"ok": true}.
+RESULT = (
+    b'{"request_id":"00000000000000000000000000000000","status":"completed","reason":"completed","tier":"mid","attempt":1,'
+    b'"worker":"raw-loop-0000","queue_seconds":0.123456,"service_seconds":0.000012,"prompt_tokens":null,'
+    b'"output_tokens":null,"finished_at":1735689600000,"error":null,"body":{"ok":true}}'
+)
+
+
+def consumer_settings(connection: KafkaConnection, *, group: str) -> dict[str, Any]:
+    """librdkafka's own defaults, except that nothing is committed by itself."""
+    return {
+        "bootstrap.servers": connection.bootstrap_servers,
+        **connection.properties,
+        "group.id": group,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+    }
+
+
+def producer_settings(connection: KafkaConnection) -> dict[str, Any]:
+    """What the worker's results have too: every replica, no duplicates, compressed, sent without waiting for more."""
+    return {
+        "bootstrap.servers": connection.bootstrap_servers,
+        **connection.properties,
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "lz4",
+        "partitioner": "murmur2_random",
+        "linger.ms": 0,
+    }
+
+
+def run_loop(connection: KafkaConnection, *, source: str, sink: str, group: str) -> None:
+    """Takes up to 1,000 records, produces a result for each, waits for their delivery, commits, and again."""
+    consumer = Consumer(consumer_settings(connection, group=group))
+    producer = Producer(producer_settings(connection))
+    delivered = 0
+
+    def on_delivery(error: KafkaError | None, _message: Message) -> None:
+        nonlocal delivered
+        if error is not None:
+            raise KafkaException(error)
+        delivered += 1
+
+    consumer.subscribe([source])
+    produced = 0
+    while True:
+        messages = _consume(consumer)
+        if not messages:
+            continue
+        following: dict[int, int] = {}
+        for message in messages:
+            producer.produce(sink, RESULT, message.key(), on_delivery=on_delivery)
+            following[_partition(message)] = _offset(message) + 1
+        produced += len(messages)
+        producer.flush()
+        assert delivered == produced, f"{produced - delivered} results were not delivered"
+        positions = [TopicPartition(source, partition, offset) for partition, offset in following.items()]
+        consumer.commit(offsets=positions, asynchronous=False)
+
+
+def run_echo(connection: KafkaConnection, *, source: str, sink: str, group: str) -> None:
+    """Copies each record from one topic to the other as soon as it comes; commits nothing."""
+    consumer = Consumer(consumer_settings(connection, group=group))
+    producer = Producer(producer_settings(connection))
+    consumer.subscribe([source])
+    while True:
+        message = consumer.poll(0.2)
+        producer.poll(0)
+        if message is None:
+            continue
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+        producer.produce(sink, RESULT, message.key())
+
+
+def _consume(consumer: Consumer) -> list[Message]:
+    """What there is, without waiting for a full batch: consume() alone would sit out its time-out for that."""
+    first = consumer.poll(0.2)
+    if first is None:
+        return []
+    messages = [first, *consumer.consume(BATCH_RECORDS - 1, 0)]
+    for message in messages:
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+    return messages
+
+
+def _partition(message: Message) -> int:
+    partition = message.partition()
+    assert partition is not None
+    return partition
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.raw", description=__doc__)
+    parser.add_argument("role", choices=["loop", "echo"])
+    for name in ("--source", "--sink", "--group"):
+        parser.add_argument(name, required=True)
+    given = parser.parse_args(arguments)
+    kafka = kafka_from_environment()
+    if kafka is None:
+        parser.error("FOREBAY_BOOTSTRAP_SERVERS is not set; give the brokers as host:port")
+    run = run_loop if given.role == "loop" else run_echo
+    run(kafka.connection, source=given.source, sink=given.sink, group=given.group)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What was found, as a JSON object, a table, and the promises that it breaks. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.latency import Latency, percentile
+from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
+from benchmarks.throughput import Throughput
+
+THROUGHPUT_RATIO_MIN = 0.30
+LATENCY_P50_EXTRA_MS_MAX = 1.0
+LATENCY_P99_RATIO_MAX = 2.0
+RSS_MB_MAX = 200.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a run has measured; None was not asked for."""
+
+    throughput: Throughput | None = None
+    latency: Latency | None = None
+    memory: Memory | None = None
+
+    def broken_promises(self) -> list[str]:
+        """One sentence for each promise that was not kept."""
+        broken = []
+        if (one := self.throughput) and one.ratio < THROUGHPUT_RATIO_MIN:
+            broken.append(f"throughput_ratio is {one.ratio:.2f}, promised is at least {THROUGHPUT_RATIO_MIN}")
+        if (two := self.latency) and two.p50_extra_ms > LATENCY_P50_EXTRA_MS_MAX:
+            broken.append(
+                f"latency_p50_extra_ms is {two.p50_extra_ms:.2f}, promised is at most {LATENCY_P50_EXTRA_MS_MAX}"
+            )
+        if two and two.p99_ratio > LATENCY_P99_RATIO_MAX:
+            broken.append(f"latency_p99_ratio is {two.p99_ratio:.2f}, promised is at most {LATENCY_P99_RATIO_MAX}")
+        if (three := self.memory) and three.most_mb >= RSS_MB_MAX:
+            broken.append(f"rss_mb is {three.most_mb:.0f}, promised is under {RSS_MB_MAX:.0f}")
+        if three and not three.flat:
+            broken.append(f"rss_mb still grew by {three.growth_mb:.1f}, promised is at most {FLAT_GROWTH_MB_MAX:.0f}")
+        return broken
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that people script against; the names at its top level are fixed, ``details`` is not."""
+        found: dict[str, Any] = {}
+        details: dict[str, Any] = {}
+        if one := self.throughput:
+            found["throughput_per_second"] = round(one.per_second)
+            found["raw_per_second"] = round(one.raw_per_second)
+            found["throughput_ratio"] = round(one.ratio, 3)
+            details["throughput"] = asdict(one)
+        if two := self.latency:
+            found["latency_p50_extra_ms"] = round(two.p50_extra_ms, 3)
+            found["latency_p99_ratio"] = round(two.p99_ratio, 3)
+            for side, seconds in (("raw", two.raw_seconds), ("worker", two.worker_seconds)):
+                details[f"latency_{side}_ms"] = {
+                    f"p{percent}": round(percentile(seconds, percent) * 1000, 3) for percent in (50, 90, 99)
+                }
+        if three := self.memory:
+            found["rss_mb"] = round(three.most_mb, 1)
+            details["rss_growth_mb"] = round(three.growth_mb, 1)
+        return {**found, "broken_promises": self.broken_promises(), "details": details}
+
+    def as_table(self) -> Table:
+        """One line a figure, with what was promised beside it."""
+        table = Table("", "raw", "worker", "compared", "promised", title="Forebay beside a raw Kafka loop")
+        for column in table.columns[1:]:
+            column.justify = "right"
+        if one := self.throughput:
+            table.add_row(
+                "records a second, first result to last",
+                f"{one.raw_per_second:,.0f}",
+                f"{one.per_second:,.0f}",
+                f"{one.ratio:.0%}",
+                f"≥ {THROUGHPUT_RATIO_MIN:.0%}",
+            )
+            for name, field in (
+                ("seconds, first result to last commit", "committed_seconds"),
+                ("CPU µs a record", "cpu_microseconds_per_record"),
+            ):
+                raw, worker = (sorted(getattr(run, field) for run in runs) for runs in (one.raw, one.worker))
+                table.add_row(name, f"{raw[len(raw) // 2]:.2f}", f"{worker[len(worker) // 2]:.2f}", "", "")
+        if two := self.latency:
+            raw_p50, worker_p50, raw_p99, worker_p99 = (
+                percentile(seconds, percent) * 1000
+                for percent in (50, 99)
+                for seconds in (two.raw_seconds, two.worker_seconds)
+            )
+            extra = f"+{two.p50_extra_ms:.2f} ms"
+            table.add_row("round trip p50, ms", f"{raw_p50:.2f}", f"{worker_p50:.2f}", extra, "≤ +1 ms")
+            table.add_row(
+                "round trip p99, ms", f"{raw_p99:.2f}", f"{worker_p99:.2f}", f"× {two.p99_ratio:.2f}", "≤ × 2"
+            )
+        if three := self.memory:
+            grew = f"{three.growth_mb:+.1f} MB at last"
+            table.add_row("resident MB, records waiting", "", f"{three.most_mb:.0f}", grew, "< 200, flat")
+        return table
