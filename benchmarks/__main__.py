@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import secrets
 import signal
 import sys
@@ -75,6 +76,8 @@ def _stop(_signal: int, _frame: FrameType | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
     given = _parse(arguments)
     signal.signal(signal.SIGTERM, _stop)
+    # A broker that has just started refuses for a moment, and the clients warn of that; what matters is raised.
+    logging.getLogger("forebay.librdkafka").setLevel(logging.ERROR)
     console = Console(stderr=True)
 
     def say(line: str) -> None:

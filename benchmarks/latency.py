@@ -19,9 +19,11 @@ from benchmarks.cluster import PARTITIONS, Cluster
 from benchmarks.programs import BenchError, raw_program, worker_program
 from benchmarks.records import envelopes
 from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_schemas.kafka import create_client
 from forebay_schemas.tiers import Tier
 
 BLOCK_REQUESTS = 200
+WARM_UP_BLOCKS = 2
 LIMIT_REQUESTS = 64
 ANSWER_SECONDS_MAX = 30.0
 
@@ -51,10 +53,10 @@ def percentile(values: list[float], percent: float) -> float:
 def measure_latency(
     cluster: Cluster, *, pool_name: str, blocks: int, logs: Path, say: Callable[[str], None]
 ) -> Latency:
-    """``blocks`` times 200 round trips on either side, after one block each to warm up."""
+    """``blocks`` times 200 round trips on either side, after two blocks each to warm up."""
     pool = cluster.make_pool(pool_name)
     source, sink = cluster.make_like_results(pool, "echo-in"), cluster.make_like_results(pool, "echo-out")
-    requests = envelopes((blocks + 1) * BLOCK_REQUESTS * 2)
+    requests = envelopes((blocks + WARM_UP_BLOCKS) * BLOCK_REQUESTS * 2)
     found = Latency(raw_seconds=[], worker_seconds=[])
     group = f"{pool.name}.echo"
     kafka = cluster.kafka
@@ -65,7 +67,7 @@ def measure_latency(
         _client(kafka, source=pool.requests(Tier.HIGH), sink=pool.results) as through_worker,
     ):
         say("latency: warming up")
-        for client in (through_raw, through_worker):
+        for client in (through_raw, through_worker) * WARM_UP_BLOCKS:
             _block(client, requests)
         for number in range(1, blocks + 1):
             found.raw_seconds.extend(_block(through_raw, requests))
@@ -103,9 +105,10 @@ def _block(client: _Client, requests: Iterator[tuple[str, bytes]]) -> list[float
 
 @contextmanager
 def _client(kafka: KafkaAccess, *, source: str, sink: str) -> Iterator[_Client]:
-    consumer = Consumer(raw.consumer_settings(kafka.connection, group="forebay-bench"))
+    consumer = create_client(Consumer, raw.consumer_settings(kafka.connection, group="forebay-bench"))
     try:
         consumer.assign([TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)])
-        yield _Client(Producer(raw.producer_settings(kafka.connection)), consumer, source=source)
+        producer = create_client(Producer, raw.producer_settings(kafka.connection))
+        yield _Client(producer, consumer, source=source)
     finally:
         consumer.close()
