@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+EPOCH_MS_MIN: Final = 10**11
+EPOCH_MS_MAX: Final = 10**14
+"""What can be meant as epoch milliseconds: March 1973 to the year 5138. Less was meant as seconds, more as microseconds
+or nanoseconds."""
 
 
 class Clock(Protocol):

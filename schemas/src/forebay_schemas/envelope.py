@@ -6,30 +6,41 @@ value as it is, so fields that this version does not know survive them.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
+from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
+from forebay_schemas.envelope_problems import ATTEMPTS_MAX, NAME_CHARS_MAX, explain, explain_null, is_request_id, shown
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.tiers import DEFAULT_PRIORITY, DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, Tier, tier_of
-
-REQUEST_ID_CHARS_MAX = 200
-NAME_CHARS_MAX = 200
-
-# 10^11 ms is March 1973 as milliseconds and the year 5138 as seconds: whoever sends less meant seconds.
-_EPOCH_MS_MIN = 100_000_000_000
-
-_ENVELOPE_FIX = (
-    'send {"request_id": "...", "biz_type": "chat_completion", "priority": 10, "ttl_ms": 5000, "payload": {...}}'
+from forebay_schemas.tiers import (
+    DEFAULT_PRIORITY,
+    DEFAULT_TTL_MS,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    TIERS,
+    TTL_MS_MAX,
+    Tier,
+    tier_of,
 )
+
+_TOKENS_MAX: Final = 10**9
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
     """One inference request as its envelope says it.
 
-    Times are epoch milliseconds, ``ttl_ms`` is milliseconds. ``payload`` is a JSON object, kept as bytes.
+    - ``request_id``: 1 to 200 printable characters; results, dead letters and the record's key carry it.
+    - ``biz_type``: what kind of request it is, 1 to 200 printable characters; it decides the backend's path.
+    - ``payload``: the backend's request body: a JSON object, kept as the bytes that came.
+    - ``priority``: ``high``, ``mid``, ``low`` or 0 to 10, where more is more urgent.
+    - ``ttl_ms``: milliseconds from the first enqueue to the deadline, 1 to ``TTL_MS_MAX``.
+    - ``expire_at``, ``sent_at``: epoch milliseconds on the client's clock.
+    - ``tenant``: whose request it is, 1 to 200 printable characters.
+    - ``max_attempts``: executions at most, 1 to 100.
+    - ``reply``: any JSON, for whoever answers the client; the worker does not look at it.
     """
 
     request_id: str
@@ -44,29 +55,37 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     reply: Any = None
 
     def __post_init__(self) -> None:
-        # ValueError is what msgspec turns into its ValidationError; the text starts with the field's name.
-        if not self.request_id or len(self.request_id) > REQUEST_ID_CHARS_MAX or not self.request_id.isprintable():
-            raise ValueError(f"request_id must be 1 to {REQUEST_ID_CHARS_MAX} printable characters")
-        if not self.biz_type or len(self.biz_type) > NAME_CHARS_MAX:
-            raise ValueError(f"biz_type must be 1 to {NAME_CHARS_MAX} characters")
+        # msgspec makes its ValidationError of a ValueError; `explain` reads "field is ..." back out of the text.
+        if not is_request_id(self.request_id):
+            raise ValueError(f"request_id is {shown(self.request_id)}")
+        if not _is_name(self.biz_type):
+            raise ValueError(f"biz_type is {shown(self.biz_type)}")
         priority = self.priority
-        if type(priority) is int:
-            if not PRIORITY_MIN <= priority <= PRIORITY_MAX:
-                raise ValueError(f"priority must be high, mid, low or {PRIORITY_MIN} to {PRIORITY_MAX}")
-        elif priority is not None and priority not in TIERS:
-            raise ValueError(f"priority must be high, mid, low or {PRIORITY_MIN} to {PRIORITY_MAX}")
-        if self.ttl_ms is not None and self.ttl_ms <= 0:
-            raise ValueError("ttl_ms must be above 0")
-        if self.expire_at is not None and self.expire_at < _EPOCH_MS_MIN:
-            raise ValueError("expire_at must be epoch milliseconds, this looks like seconds")
-        if self.sent_at is not None and self.sent_at < _EPOCH_MS_MIN:
-            raise ValueError("sent_at must be epoch milliseconds, this looks like seconds")
-        if self.tenant is not None and len(self.tenant) > NAME_CHARS_MAX:
-            raise ValueError(f"tenant must be at most {NAME_CHARS_MAX} characters")
-        if self.max_attempts is not None and not 1 <= self.max_attempts <= 100:
-            raise ValueError("max_attempts must be 1 to 100")
+        if priority is not None:
+            known = PRIORITY_MIN <= priority <= PRIORITY_MAX if isinstance(priority, int) else priority in TIERS
+            if not known:
+                raise ValueError(f"priority is {shown(priority)}")
+        if self.ttl_ms is not None and not 0 < self.ttl_ms <= TTL_MS_MAX:
+            raise ValueError(f"ttl_ms is {shown(self.ttl_ms)}")
+        if self.expire_at is not None and not EPOCH_MS_MIN <= self.expire_at <= EPOCH_MS_MAX:
+            raise ValueError(f"expire_at is {_not_milliseconds(self.expire_at)}")
+        if self.sent_at is not None and not EPOCH_MS_MIN <= self.sent_at <= EPOCH_MS_MAX:
+            raise ValueError(f"sent_at is {_not_milliseconds(self.sent_at)}")
+        if self.tenant is not None and not _is_name(self.tenant):
+            raise ValueError(f"tenant is {shown(self.tenant)}")
+        if self.max_attempts is not None and not 1 <= self.max_attempts <= ATTEMPTS_MAX:
+            raise ValueError(f"max_attempts is {shown(self.max_attempts)}")
         if bytes(memoryview(self.payload)[:1]) != b"{":
-            raise ValueError("payload must be a JSON object")
+            raise ValueError("payload is not an object")
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= NAME_CHARS_MAX and text.isprintable()
+
+
+def _not_milliseconds(timestamp: int) -> str:
+    unit = "seconds" if timestamp < EPOCH_MS_MIN else "microseconds or nanoseconds"
+    return f"{shown(timestamp)}, which looks like {unit}"
 
 
 def priority_in(request: Request, *, tier: Tier) -> int:
@@ -89,19 +108,25 @@ def deadline_ms(request: Request, *, tier: Tier, first_enqueued_at: int) -> int:
     """Epoch milliseconds on the broker's clock after which the request's outcome is worth nothing.
 
     ``ttl_ms`` wins over ``expire_at``, which wins over the tier's default. With ``sent_at`` beside it, ``expire_at``
-    counts from the first enqueue as well, so a client whose clock is wrong expires nothing.
+    counts from the first enqueue as well, so a client whose clock is wrong expires nothing. However late ``expire_at``
+    is, the deadline lies at most ``TTL_MS_MAX`` after ``first_enqueued_at`` (epoch milliseconds).
     """
     if request.ttl_ms is not None:
         return first_enqueued_at + request.ttl_ms
-    if request.expire_at is not None:
-        if request.sent_at is not None:
-            return first_enqueued_at + (request.expire_at - request.sent_at)
-        return request.expire_at
-    return first_enqueued_at + DEFAULT_TTL_MS[tier]
+    if request.expire_at is None:
+        return first_enqueued_at + DEFAULT_TTL_MS[tier]
+    wanted = request.expire_at
+    if request.sent_at is not None:
+        wanted += first_enqueued_at - request.sent_at
+    return min(wanted, first_enqueued_at + TTL_MS_MAX)
 
 
 class PayloadHints(msgspec.Struct, frozen=True, gc=False):
-    """What the worker reads of a payload; all else is between the client and the engine."""
+    """What the worker reads of a payload; all else is between the client and the engine.
+
+    A field is its default when the payload leaves it out or gives it in a form that the engine would refuse. Token
+    counts are 1 to 10^9.
+    """
 
     model: str | None = None
     stream: bool = False
@@ -109,16 +134,34 @@ class PayloadHints(msgspec.Struct, frozen=True, gc=False):
     max_completion_tokens: int | None = None
 
 
-_hints_decoder = msgspec.json.Decoder(PayloadHints)
+class _AnyHints(msgspec.Struct, frozen=True, gc=False):
+    model: Any = None
+    stream: Any = False
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+
+
+_hints_decoder = msgspec.json.Decoder(_AnyHints)
 _NO_HINTS = PayloadHints()
 
 
 def payload_hints(request: Request) -> PayloadHints:
-    """The payload's hints; none at all when a field has an unexpected type: judging it is the engine's business."""
+    """The payload's hints. Never raises: judging the payload is the engine's business."""
     try:
-        return _hints_decoder.decode(request.payload)
-    except msgspec.MsgspecError:
+        found = _hints_decoder.decode(request.payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _NO_HINTS
+    return PayloadHints(
+        found.model if isinstance(found.model, str) else None,
+        found.stream is True,
+        _token_count(found.max_tokens),
+        _token_count(found.max_completion_tokens),
+    )
+
+
+def _token_count(value: object) -> int | None:
+    # type() rather than isinstance(): True is no count.
+    return value if type(value) is int and 0 < value <= _TOKENS_MAX else None
 
 
 class Codec(Protocol):
@@ -136,69 +179,98 @@ class Codec(Protocol):
         """
         ...
 
-    def decode(self, value: bytes) -> Request:
-        """The request in a record value. Raises ``EnvelopeError``."""
+    def decode(self, value: bytes | None) -> Request:
+        """The request in a record value. Raises ``EnvelopeError``, and nothing else, whatever the value is."""
         ...
 
 
-class _IdOnly(msgspec.Struct, frozen=True):
-    request_id: str
-
-
 _request_decoder = msgspec.json.Decoder(Request)
-_id_decoder = msgspec.json.Decoder(_IdOnly)
 _encoder = msgspec.json.Encoder()
-
-_FIXES = {
-    "request_id": "give each request an id of its own, a UUID say",
-    "biz_type": "name the kind of request, chat_completion say",
-    "payload": "put the request body there as a JSON object",
-    "priority": "give high, mid or low, or an integer from 0 to 10 where more is more urgent",
-    "ttl_ms": "give the milliseconds the request may take, 5000 say",
-    "expire_at": "give epoch milliseconds, 13 digits today",
-    "sent_at": "give epoch milliseconds, 13 digits today",
-    "tenant": "give a short name as a string, or leave it out",
-    "max_attempts": "give an integer from 1 to 100, or leave it out",
-}
-
-_FIELD_IN_MESSAGE = re.compile(r"`\$\.(\w+)|field `(\w+)`|^(\w+) must ")
+_KNOWN: Final = Request.__struct_fields__
 
 
 class JsonCodec:
-    """The default format: a JSON object in UTF-8."""
+    """The default format: a JSON object in UTF-8, without a byte order mark. Of equal names the last one counts."""
 
     __slots__ = ()
 
     content_type = "application/json"
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
+        """As `Codec.encode`. Known fields come first, in the order of `Request`, then the others by name.
+
+        A payload may be ``msgspec.Raw``: JSON that goes in as it is. Objects keep the order of their own names, since
+        an engine may care (a JSON schema for guided decoding, say). NaN and infinities are refused: JSON has none.
+        """
         try:
-            value = _encoder.encode(fields)
-        except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise EnvelopeError("payload", f"cannot be written as JSON ({error})", fix="use plain JSON types") from None
+            ordered = {name: fields[name] for name in _KNOWN if name in fields}
+            if len(ordered) < len(fields):
+                ordered |= {name: fields[name] for name in sorted(fields.keys() - ordered.keys())}
+            value = _encoder.encode(ordered)
+        except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError):
+            raise _unwritable(fields) from None
+        # msgspec writes NaN and infinities as null; looking for them only where a null was written costs nothing else.
+        if b"null" in value:
+            for name, item in ordered.items():
+                if _holds_non_finite(item):
+                    raise EnvelopeError(name, "holds NaN or an infinity, which JSON cannot say", fix="leave it out")
         self.decode(value)
         return value
 
-    def decode(self, value: bytes) -> Request:
+    def decode(self, value: bytes | None) -> Request:
+        """As `Codec.decode`. Text that is not UTF-8 is refused wherever it stands: it could not be sent on as JSON."""
+        if value is None:
+            raise explain_null()
         try:
+            if not value.isascii():
+                value.decode()
             return _request_decoder.decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _explain(error, value) from None
+            raise explain(error, value) from None
 
 
-def _explain(error: Exception, value: bytes) -> EnvelopeError:
-    problem = str(error)
-    request_id = None
-    try:
-        found = _id_decoder.decode(value).request_id
-        if found and len(found) <= REQUEST_ID_CHARS_MAX and found.isprintable():
-            request_id = found
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        pass
-    match = _FIELD_IN_MESSAGE.search(problem)
-    field = next((group for group in match.groups() if group), "") if match else ""
-    if field not in _FIXES:
-        return EnvelopeError("envelope", f"is not one ({problem})", fix=_ENVELOPE_FIX, request_id=request_id)
-    problem = problem.removeprefix(f"{field} ")
-    problem = problem[0].lower() + problem[1:]
-    return EnvelopeError(field, problem, fix=_FIXES[field], request_id=request_id)
+def _unwritable(fields: object) -> EnvelopeError:
+    fix = "use JSON types only: strings, numbers, true, false, null, lists and objects with strings as names"
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+        return EnvelopeError("envelope", "is not a mapping with strings as names", fix=fix)
+    for name, item in fields.items():
+        try:
+            _encoder.encode({name: item})
+        except RecursionError:
+            return EnvelopeError(name, "is nested too deeply, or holds itself", fix="make it flatter")
+        except UnicodeEncodeError:
+            return EnvelopeError(
+                name, "holds half of a surrogate pair, which UTF-8 cannot say", fix="correct that text"
+            )
+        except (TypeError, ValueError, msgspec.MsgspecError):
+            return EnvelopeError(name, "cannot be written as JSON", fix=fix)
+    return EnvelopeError("envelope", "cannot be written as JSON", fix=fix)
+
+
+def _holds_non_finite(item: object) -> bool:
+    if isinstance(item, float):
+        return not math.isfinite(item)
+    if isinstance(item, Mapping):
+        return any(map(_holds_non_finite, item.values()))
+    return isinstance(item, list | tuple) and any(map(_holds_non_finite, item))
+
+
+_JSON: Final[Codec] = JsonCodec()
+_CODECS: Final = {codec.content_type: codec for codec in (_JSON,)}
+
+
+def codec_for(content_type: str | None) -> Codec:
+    """The codec that a record's ``content-type`` header names; JSON when there is none.
+
+    Parameters behind a semicolon do not count. Raises ``EnvelopeError`` (field ``content-type``) for a format that
+    this version does not know.
+    """
+    if content_type is None:
+        return _JSON
+    media_type = content_type.partition(";")[0].strip().lower()
+    codec = _CODECS.get(media_type)
+    if codec is None:
+        raise EnvelopeError(
+            "content-type", f"{media_type[:NAME_CHARS_MAX]!r} is no known format", fix=f"use {', '.join(_CODECS)}"
+        )
+    return codec

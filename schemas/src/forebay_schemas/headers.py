@@ -5,9 +5,11 @@ A record without any header is as good as one with all of them. Foreign headers 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
 
 ATTEMPT: Final = "forebay-attempt"
 FIRST_ENQUEUED_AT: Final = "forebay-first-enqueued-at"
@@ -15,6 +17,7 @@ NOT_BEFORE: Final = "forebay-not-before"
 TENANT: Final = "forebay-tenant"
 REASON: Final = "forebay-reason"
 REPLAY_COUNT: Final = "forebay-replay-count"
+WORKER: Final = "forebay-worker"
 TRACEPARENT: Final = "traceparent"
 CONTENT_TYPE: Final = "content-type"
 
@@ -35,10 +38,15 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What a record's headers say of its past. Times are epoch milliseconds.
+    """What a record's headers say of its past.
 
-    ``attempt`` is the number of the execution that this record asks for: 1 for a first try.
-    ``first_enqueued_at`` is None until a hop has written it down: then the record's own timestamp says it.
+    - ``attempt``: the number of the execution that this record asks for, 1 for a first try.
+    - ``first_enqueued_at``: epoch milliseconds; None until a hop has written it down, then the record's own timestamp
+      says it.
+    - ``not_before``: epoch milliseconds before which it is not to run.
+    - ``tenant``: whose request it is, printable.
+    - ``replay_count``: how many times it came back from the dead letters.
+    - ``traceparent``, ``content_type``: as the headers of these names have them.
     """
 
     attempt: int = 1
@@ -54,43 +62,55 @@ NO_HISTORY = History()
 
 
 def read_history(headers: Iterable[Header] | None) -> History:
-    """Reads our headers; a value that cannot be one is taken as not there, since it must not stop a record."""
+    """Reads our headers; of equal names the last one counts.
+
+    Never raises: a value that cannot be one is taken as not there, since it must not stop a record.
+    """
     if not headers:
         return NO_HISTORY
     last = dict(headers)
     return History(
         attempt=max(1, _integer(last.get(ATTEMPT)) or 1),
-        first_enqueued_at=_integer(last.get(FIRST_ENQUEUED_AT)),
-        not_before=_integer(last.get(NOT_BEFORE)),
+        first_enqueued_at=_epoch_ms(last.get(FIRST_ENQUEUED_AT)),
+        not_before=_epoch_ms(last.get(NOT_BEFORE)),
         tenant=_text(last.get(TENANT)),
-        replay_count=max(0, _integer(last.get(REPLAY_COUNT)) or 0),
+        replay_count=_integer(last.get(REPLAY_COUNT)) or 0,
         traceparent=_text(last.get(TRACEPARENT)),
         content_type=_text(last.get(CONTENT_TYPE)),
     )
 
 
-def replace_headers(headers: Iterable[Header] | None, ours: dict[str, str]) -> list[Header]:
-    """The headers with ``ours`` set, once each, and every other one as it was: a hop does not make them grow."""
+def replace_headers(headers: Iterable[Header] | None, ours: Mapping[str, str]) -> list[Header]:
+    """The headers with ``ours`` set, once each, and every other one as it was: a hop does not make them grow.
+
+    Text that UTF-8 cannot say (half a surrogate pair in a backend's error, say) is written with question marks.
+    """
     kept = [(name, value) for name, value in headers or () if name not in ours]
-    return kept + [(name, value.encode()) for name, value in ours.items()]
+    return kept + [(name, value.encode(errors="replace")) for name, value in ours.items()]
 
 
 def headers_size_bytes(headers: Iterable[Header] | None) -> int:
-    """The size of the headers, names and values together."""
+    """The size of the headers in bytes, names and values together."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers or ())
 
 
 def _text(value: bytes | None) -> str | None:
-    if value is None:
+    if not value:
         return None
     try:
-        return value.decode()
+        text = value.decode()
     except UnicodeDecodeError:
         return None
+    return text if text.isprintable() else None
 
 
 def _integer(value: bytes | None) -> int | None:
-    # int() also takes b" 1_0 "; a header is written by programs, so only digits count.
+    # int() also takes b" 1_0 "; a header is written by programs, so only digits count. 18 of them fit 64 bits.
     if value is None or not value.isdigit() or len(value) > 18:
         return None
     return int(value)
+
+
+def _epoch_ms(value: bytes | None) -> int | None:
+    number = _integer(value)
+    return number if number is not None and EPOCH_MS_MIN <= number <= EPOCH_MS_MAX else None

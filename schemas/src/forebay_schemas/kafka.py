@@ -4,7 +4,8 @@ what may not be changed, and what is never printed. Reads the properties file; c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -12,26 +13,45 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from forebay_schemas.errors import BrokerUnreachableError, KafkaFailedError, TopicMissingError, UsageError
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 METADATA_TIMEOUT_SECONDS: Final = 10.0
 
-# What makes the guarantees true is not for a file to change.
+_ACKS: Final = "results must be on every in-sync replica before an offset is committed"
+_COMMITS: Final = "offsets are committed only after the outcome is durable"
+
+# What makes the guarantees true is not for a file to change; nor are the names by which it might be set otherwise.
 _OURS: Final = {
-    "acks": "results must be on every in-sync replica before an offset is committed",
-    "request.required.acks": "results must be on every in-sync replica before an offset is committed",
+    "acks": _ACKS,
+    "allow.auto.create.topics": "a missing topic is to be named, not made",
+    "auto.commit.enable": _COMMITS,
     "auto.offset.reset": "what was accepted must be read from its first record",
-    "enable.auto.commit": "offsets are committed only after the outcome is durable",
-    "enable.auto.offset.store": "offsets are committed only after the outcome is durable",
+    "delivery.report.only.error": "what is not reported as delivered is not taken for delivered",
+    "enable.auto.commit": _COMMITS,
+    "enable.auto.offset.store": _COMMITS,
     "enable.idempotence": "a retried produce must not become two records",
+    "enable.partition.eof": "whatever a consumer gives is taken for a record",
     "group.id": "the groups' names are part of the contract",
     "group.instance.id": "a static member keeps its partitions for the whole session timeout after it is gone",
+    "message.max.bytes": "the topics' size limits build on each other",
     "partitioner": "the same key must reach the same partition from every client",
+    "request.required.acks": _ACKS,
     "transactional.id": "Forebay does not use transactions",
 }
 
-_SECRET_WORDS: Final = ("password", "secret", "sasl.oauthbearer.config", "ssl.key.pem", "ssl.certificate.pem", "token")
+# confluent-kafka takes Python objects under these names.
+_NOT_TEXT: Final = re.compile(r".*_cb|logger|on_commit|on_delivery|opaque|default\.topic\.config")
+
+# Which values are fit to be printed. A list of what is secret would miss the misspelt name of a password.
+_PRINTABLE: Final = re.compile(
+    r".*\.(ms|bytes|kbytes|messages|location|interval|backoff|enable|max|min)"
+    r"|acks|allow\.auto\.create\.topics|auto\.offset\.reset|bootstrap\.servers|client\.id|client\.rack|compression\..*"
+    r"|debug|enable\..*|group\.id|group\.protocol|group\.remote\.assignor|isolation\.level|partition\.assignment\.strategy"
+    r"|partitioner|retries|sasl\.mechanisms?|security\.protocol"
+)
+
+_SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 _UNREACHABLE: Final = {
     KafkaError._TRANSPORT,
@@ -47,7 +67,10 @@ _librdkafka_log = logging.getLogger("forebay.librdkafka")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaConnection:
-    """How to reach the cluster. ``properties`` are librdkafka's, as read by `read_properties`; they hold secrets."""
+    """How to reach the cluster: ``bootstrap_servers`` as ``host:port,host:port``.
+
+    ``properties`` are librdkafka's, as `read_properties` reads them; they hold secrets, so the repr hides their values.
+    """
 
     bootstrap_servers: str
     properties: dict[str, str]
@@ -56,40 +79,56 @@ class KafkaConnection:
         return f"KafkaConnection(bootstrap_servers={self.bootstrap_servers!r}, properties={redacted(self.properties)})"
 
 
-def read_properties(path: Path) -> dict[str, str]:
-    """Reads a Java-style properties file of librdkafka settings: ``name=value`` lines, ``#`` and ``!`` comments.
+def check_bootstrap_servers(text: str) -> str:
+    """The same servers without spaces. Raises ``ValueError``, without a field's name, for what is no host:port list."""
+    servers = [server.strip() for server in text.split(",")]
+    for server in servers:
+        match = _SERVER.fullmatch(server)
+        if match is None or not 1 <= int(match[2]) <= 65535:
+            raise ValueError(f"{server!r} is not host:port")
+    return ",".join(servers)
 
-    Raises ``UsageError`` that names the line for what is no such line or may not be set; values are never shown.
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Reads a properties file of librdkafka settings: ``name=value`` lines in UTF-8, ``#`` and ``!`` begin comments.
+
+    Values are taken as they stand, without escapes or continuation lines. Raises ``UsageError`` that names the line for
+    what is no such line, is there twice or may not be set; values are never shown.
     """
+
+    def refuse(problem: str, fix: str) -> UsageError:
+        return UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix)
+
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise UsageError("FOREBAY_KAFKA_PROPERTIES", f"{path}: {why}", fix="name a readable text file") from None
+        raise refuse(f"{path}: {why}", "name a readable text file") from None
     properties: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.strip()
         if not line or line[0] in "#!":
             continue
-        name, equals, value = line.partition("=")
-        name = name.strip()
+        name, equals, value = (part.strip() for part in line.partition("="))
         if not equals or not name:
-            raise UsageError("FOREBAY_KAFKA_PROPERTIES", f"{path}:{number} is not name=value", fix="correct that line")
+            raise refuse(f"{path}:{number} is not name=value", "correct that line")
+        if not line.isprintable():
+            raise refuse(f"{path}:{number} holds a control character", "correct that line")
         if name in _OURS:
-            raise UsageError(
-                "FOREBAY_KAFKA_PROPERTIES",
-                f"{path}:{number} sets {name}, which is fixed because {_OURS[name]}",
-                fix="remove that line",
-            )
-        properties[name] = value.strip()
+            raise refuse(f"{path}:{number} sets {name}, which is fixed because {_OURS[name]}", "remove that line")
+        if _NOT_TEXT.fullmatch(name):
+            raise refuse(f"{path}:{number} sets {name}, which a file cannot", "remove that line")
+        if name == "metadata.broker.list":
+            raise refuse(f"{path}:{number} sets {name}", "call it bootstrap.servers")
+        if name in properties:
+            raise refuse(f"{path}:{number} sets {name} a second time", "remove one of the lines")
+        properties[name] = value
     return properties
 
 
-def redacted(config: dict[str, Any]) -> dict[str, Any]:
-    """The same settings, fit to be printed."""
-    return {
-        name: "[hidden]" if any(word in name for word in _SECRET_WORDS) else value for name, value in config.items()
-    }
+def redacted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings, fit to be printed: only what is known to be harmless keeps its value."""
+    return {name: value if _PRINTABLE.fullmatch(name) else "[hidden]" for name, value in config.items()}
 
 
 def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
@@ -101,56 +140,53 @@ def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
         "socket.keepalive.enable": True,
         "allow.auto.create.topics": False,
     }
-    config.update(connection.properties)
-    config.setdefault("bootstrap.servers", connection.bootstrap_servers)
-    return config
+    return config | connection.properties | {"bootstrap.servers": connection.bootstrap_servers}
 
 
 def producer_config(connection: KafkaConnection, *, client_id: str, record_bytes_max: int) -> dict[str, Any]:
     """An idempotent producer, acks=all. ``record_bytes_max``: ``REQUEST_BYTES_MAX`` or ``LATER_BYTES_MAX``."""
     assert record_bytes_max in (REQUEST_BYTES_MAX, LATER_BYTES_MAX)
-    config = {"linger.ms": 5, "compression.type": "lz4", **_common(connection, client_id=client_id)}
-    config.update(
-        {
-            "acks": "all",
-            "enable.idempotence": True,
-            "partitioner": "murmur2_random",
-            "message.max.bytes": record_bytes_max,
-        }
-    )
-    return config
+    config = {"linger.ms": 5, "compression.type": "lz4"} | _common(connection, client_id=client_id)
+    return config | {
+        "acks": "all",
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "message.max.bytes": record_bytes_max,
+    }
 
 
 def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) -> dict[str, Any]:
-    """A member of a worker's group: cooperative-sticky, a 10 s session, bounded prefetch, no commits by itself."""
-    config = {
-        "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": 10_000,
-        "heartbeat.interval.ms": 1_000,
+    """A member of a worker's group: cooperative-sticky, a 10 s session, bounded prefetch, no commits by itself.
+
+    With ``group.protocol=consumer`` in the properties the broker decides on sessions and assignment.
+    """
+    config: dict[str, Any] = {
         # Prefetch of three tier consumers: 315 MB resident with the defaults, 64 MB with these (measured).
         "queued.min.messages": 500,
         "queued.max.messages.kbytes": 4096,
         # The default of a second stalls small queues.
         "fetch.queue.backoff.ms": 10,
         "fetch.wait.max.ms": 100,
-        **_common(connection, client_id=client_id),
     }
-    config.update(
-        {
-            "group.id": group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
+    if connection.properties.get("group.protocol", "classic").lower() != "consumer":
+        config |= {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": 10_000,
+            "heartbeat.interval.ms": 1_000,
         }
-    )
-    return config
+    config |= _common(connection, client_id=client_id)
+    return config | {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "earliest",
+    }
 
 
 def reader_config(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
     """A consumer that follows a topic by itself (assign, not subscribe) and commits nothing."""
-    config = {"fetch.wait.max.ms": 100, "fetch.queue.backoff.ms": 10, **_common(connection, client_id=client_id)}
-    config.update({"group.id": client_id, "enable.auto.commit": False, "enable.auto.offset.store": False})
-    return config
+    config = {"fetch.wait.max.ms": 100, "fetch.queue.backoff.ms": 10} | _common(connection, client_id=client_id)
+    return config | {"group.id": client_id, "enable.auto.commit": False, "enable.auto.offset.store": False}
 
 
 def make_admin(connection: KafkaConnection, *, client_id: str) -> AdminClient:
@@ -161,16 +197,21 @@ def make_admin(connection: KafkaConnection, *, client_id: str) -> AdminClient:
 _Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 
 
-def create_client(make: Callable[..., _Client], config: dict[str, Any]) -> _Client:
-    """Makes a client whose log goes to Python's. Raises ``UsageError`` for a property that librdkafka refuses."""
+def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _Client:
+    """Makes a client whose log goes to Python's, through its ``poll``.
+
+    Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret.
+    """
     try:
-        return make(config, logger=_librdkafka_log)
+        return make(dict(config), logger=_librdkafka_log)
     except KafkaException as error:
-        raise UsageError(
-            "FOREBAY_KAFKA_PROPERTIES",
-            error.args[0].str(),
-            fix="correct it; librdkafka's CONFIGURATION.md has the names",
-        ) from None
+        problem = error.args[0].str().strip()
+        for name, value in redacted(config).items():
+            secret = str(config[name])
+            if value == "[hidden]" and secret:
+                problem = problem.replace(secret, "[hidden]")
+        fix = "correct it; librdkafka's CONFIGURATION.md has the names"
+        raise UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix) from None
 
 
 def is_unreachable(error: KafkaError) -> bool:
@@ -178,7 +219,7 @@ def is_unreachable(error: KafkaError) -> bool:
     return error.code() in _UNREACHABLE
 
 
-def as_forebay_error(error: KafkaError, *, connection: KafkaConnection, doing: str) -> Exception:
+def as_forebay_error(error: KafkaError, *, connection: KafkaConnection, doing: str) -> ForebayError:
     """The error a person should see for a Kafka error met while ``doing`` something."""
     if is_unreachable(error):
         return BrokerUnreachableError(
@@ -196,16 +237,25 @@ def require_topics(
     pool: str,
     timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
-    """The number of partitions of each topic.
+    """The number of partitions of each topic, by its name.
 
-    Raises ``TopicMissingError`` naming all that do not exist, ``BrokerUnreachableError`` when no broker answers.
+    Raises ``TopicMissingError`` naming all that do not exist, ``BrokerUnreachableError`` when no broker answers,
+    ``KafkaFailedError`` for a topic that is there but cannot be used now (no leader yet, not authorised).
     """
     try:
-        metadata = admin.list_topics(timeout=timeout_seconds)
+        known = admin.list_topics(timeout=timeout_seconds).topics
     except KafkaException as error:
         raise as_forebay_error(error.args[0], connection=connection, doing="listing topics") from None
-    wanted = list(topics)
-    missing = [topic for topic in wanted if topic not in metadata.topics or metadata.topics[topic].error]
+    partitions: dict[str, int] = {}
+    missing: list[str] = []
+    for topic in topics:
+        failure = known[topic].error if topic in known else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        if failure is None:
+            partitions[topic] = len(known[topic].partitions)
+        elif failure.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            missing.append(topic)
+        else:
+            raise as_forebay_error(failure, connection=connection, doing=f"looking at topic {topic}")
     if missing:
         raise TopicMissingError(missing, pool=pool)
-    return {topic: len(metadata.topics[topic].partitions) for topic in wanted}
+    return partitions

@@ -16,8 +16,13 @@ ERROR_CHARS_MAX = 2_000
 class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """How one request ended. The record's key is the request id.
 
-    ``queue_seconds`` runs from the first enqueue to the last dispatch, ``service_seconds`` is the last execution.
-    ``finished_at`` is epoch milliseconds by the worker's clock. ``body`` is the backend's JSON answer, else None.
+    - ``status``, ``reason``: how and why; ``reason`` is a `Reason` code, which a later version may add to.
+    - ``tier``: high, mid or low. ``attempt``: the number of the last execution. ``worker``: who says so.
+    - ``queue_seconds``: first enqueue to last dispatch. ``service_seconds``: the last execution.
+    - ``prompt_tokens``, ``output_tokens``: as the backend counted them.
+    - ``finished_at``: epoch milliseconds on the worker's clock.
+    - ``error``: for people, at most ``ERROR_CHARS_MAX`` characters.
+    - ``body``: the backend's JSON answer, else None.
     """
 
     request_id: str
@@ -36,7 +41,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ResultError(ForebayError):
-    """Bytes that are not a result."""
+    """Bytes that are no result, or a result that cannot be written as JSON."""
 
     reason = "undecodable"
 
@@ -46,12 +51,29 @@ _decoder = msgspec.json.Decoder(Result)
 
 
 def encode_result(result: Result) -> bytes:
-    """The record value. ``body`` may be ``msgspec.Raw``: JSON bytes that go in as they are."""
-    return _encoder.encode(result)
+    """The record value; its ``error`` is cut to ``ERROR_CHARS_MAX`` characters.
+
+    ``body`` may be ``msgspec.Raw``: JSON bytes that go in as they are, unchecked. NaN and infinities become null.
+    Raises ``ResultError`` for a body that is no JSON, as a user's handler may return one.
+    """
+    error = result.error
+    if error is not None and (len(error) > ERROR_CHARS_MAX or not error.isascii()):
+        # Half a surrogate pair in a backend's words must not keep an outcome from being reported.
+        clean = error[:ERROR_CHARS_MAX].encode(errors="replace").decode()
+        result = msgspec.structs.replace(result, error=clean)
+    try:
+        return _encoder.encode(result)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
+        raise ResultError(f"body: cannot be written as JSON: {problem}") from None
 
 
-def decode_result(value: bytes) -> Result:
-    """The result in a record value; fields that this version does not know are left out. Raises ``ResultError``."""
+def decode_result(value: bytes | None) -> Result:
+    """The result in a record value; fields that this version does not know are left out.
+
+    Raises ``ResultError``, and nothing else, whatever the value is.
+    """
+    if value is None:
+        raise ResultError("not a result: a null value")
     try:
         return _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

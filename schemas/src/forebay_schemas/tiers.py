@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class Tier(StrEnum):
@@ -23,6 +24,10 @@ DEFAULT_PRIORITY: dict[Tier, int] = {Tier.HIGH: 8, Tier.MID: 5, Tier.LOW: 1}
 
 DEFAULT_TTL_MS: dict[Tier, int] = {Tier.HIGH: 5_000, Tier.MID: 30_000, Tier.LOW: 86_400_000}
 """How long a request that names no deadline may take, in milliseconds from its first enqueue."""
+
+TTL_MS_MAX: Final = 7 * 86_400_000
+"""The latest a deadline may lie after the first enqueue, in milliseconds. The topics keep a request a day longer, so
+that it is still there to be reported when it expires."""
 
 
 def tier_of(priority: int) -> Tier:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
 
 RETRY_DELAYS_SECONDS: Final = (1, 5, 30)
 
@@ -94,6 +94,8 @@ class Pool:
             return TopicSpec(name=name, partitions=partitions, replication=replication, config=named)
 
         on_append = "LogAppendTime"
+        # A request that expires at the last moment must still be there to be reported.
+        waiting = TTL_MS_MAX + _DAY_MS
         week, month = 7 * _DAY_MS, 30 * _DAY_MS
         return [
             *(
@@ -102,18 +104,18 @@ class Pool:
                     partitions,
                     REQUEST_BYTES_MAX,
                     message_timestamp_type=on_append,
-                    retention_ms=week,
+                    retention_ms=waiting,
                 )
                 for tier in TIERS
             ),
             *(
-                spec(name, few, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week)
+                spec(name, few, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=waiting)
                 for name in self.retries
             ),
             spec(self.results, partitions, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week),
             spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
             # Outlives the longest deadline: a cancel must still be there when its request is read at last.
-            spec(self.control, 1, LATER_BYTES_MAX, cleanup_policy="compact,delete", retention_ms=week),
+            spec(self.control, 1, LATER_BYTES_MAX, cleanup_policy="compact,delete", retention_ms=waiting),
             spec(self.coordination, 1, LATER_BYTES_MAX, retention_ms=600_000, segment_ms=600_000),
             spec(self.audit, 1, LATER_BYTES_MAX, retention_ms=3 * month),
         ]
