@@ -1,0 +1,27 @@
+"""The command `forebay-sandbox`: puts the groups of commands together, and turns errors into one line and a status."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from forebay_sandbox import kafka_cli
+from forebay_schemas.errors import ForebayError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Forebay's sandbox: a real local Kafka, a simulated inference engine, and the demo.",
+)
+app.add_typer(kafka_cli.app, name="kafka")
+
+
+def main() -> None:
+    """Run the command line; end with one of `ExitCode`."""
+    try:
+        app()
+    except ForebayError as error:
+        typer.echo(f"forebay-sandbox: {error}", err=True)
+        sys.exit(error.exit_code)

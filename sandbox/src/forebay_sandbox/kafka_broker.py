@@ -1,0 +1,187 @@
+"""One broker process of a local cluster: launched, signalled, watched, and launched again on the same ports and data.
+
+Starts a JVM and sends it signals; reads its log file; asks it for metadata.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psutil
+from confluent_kafka import KafkaException
+
+from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
+from forebay_sandbox.process import END_SECONDS_MAX
+from forebay_schemas.kafka import KafkaConnection, make_admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Set
+    from pathlib import Path
+
+# 3 s were measured on two idle cores.
+READY_SECONDS_MAX = 90
+_LOG_LINES = 20
+_PORT_TAKEN = re.compile(r"failed to bind to \S*?:(\d+)\b.*Address already in use")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """All that starting a broker takes. ``connection`` reaches this broker alone, by its first listener."""
+
+    node_id: int
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    folder: Path
+    log_path: Path
+    connection: KafkaConnection
+
+
+class Broker:
+    """A broker of a running cluster, with what a test may do to it. For one thread at a time."""
+
+    def __init__(self, launch: Launch, *, ports: Mapping[str, int]) -> None:
+        self._launch = launch
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self.node_id = launch.node_id
+        self.ports = dict(ports)
+        """The port of each listener, by the listener's name."""
+        self.log_path = launch.log_path
+
+    @property
+    def pid(self) -> int | None:
+        """The process id; None when the broker does not run."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def launch(self) -> None:
+        """Start the process and return at once. It must not be running."""
+        if self.pid is not None:
+            raise SandboxError(f"broker {self.node_id} runs already (process {self.pid})")
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                self._launch.command,
+                cwd=self._launch.folder,
+                env=self._launch.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for the owner, who then stops the brokers in its own order.
+                start_new_session=True,
+            )
+
+    def wait_ready(self, *, expected: Set[int] = frozenset()) -> None:
+        """Return when the broker answers a metadata request that lists it and the ``expected`` brokers.
+
+        Raises PortTakenError or BrokerStartError.
+        """
+        wait_for_metadata(
+            self._launch.connection,
+            expected={self.node_id} | expected,
+            check=self._raise_if_ended,
+            describe=lambda: self.log_tail(),
+        )
+
+    def start(self) -> None:
+        """Start it again on its ports and data; return when it answers."""
+        self.launch()
+        self.wait_ready()
+
+    def stop(self) -> None:
+        """SIGTERM, so that it moves its leaderships and closes its files; SIGKILL if that takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        # A paused broker would not see the signal.
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing said to the controller."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(END_SECONDS_MAX)
+
+    def pause(self) -> None:
+        """SIGSTOP: its connections stay open and nothing answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT, after `pause`."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def resident_bytes(self) -> int:
+        """Memory in use by the process."""
+        return int(psutil.Process(self._running().pid).memory_info().rss)
+
+    def log_tail(self) -> str:
+        """The last lines it has logged since it was last launched."""
+        return "\n".join(self._log().splitlines()[-_LOG_LINES:])
+
+    def reap(self) -> None:
+        """Take note of an end that came from outside."""
+        if self._process is not None:
+            self._process.wait(END_SECONDS_MAX)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise SandboxError(f"broker {self.node_id} does not run; see {self.log_path}")
+        return self._process
+
+    def _log(self) -> str:
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    def _raise_if_ended(self) -> None:
+        if self._process is None or self._process.poll() is None:
+            return
+        if taken := _PORT_TAKEN.search(self._log()):
+            raise PortTakenError(int(taken.group(1)), fix="free it, or choose another port")
+        raise BrokerStartError(
+            f"broker {self.node_id} ended with status {self._process.returncode} (log: {self.log_path}):\n"
+            + self.log_tail()
+        )
+
+
+def wait_for_metadata(
+    connection: KafkaConnection,
+    *,
+    expected: Set[int],
+    check: Callable[[], None] = lambda: None,
+    describe: Callable[[], str] = str,
+    within_seconds: float = READY_SECONDS_MAX,
+) -> None:
+    """Return when a metadata request is answered and lists the ``expected`` node ids.
+
+    ``check`` is called again and again and may raise; ``describe`` ends the message of the BrokerStartError that is
+    raised when the time is over.
+    """
+    quick = {"reconnect.backoff.ms": "20", "reconnect.backoff.max.ms": "100"}
+    admin = make_admin(
+        KafkaConnection(bootstrap_servers=connection.bootstrap_servers, properties={**quick, **connection.properties}),
+        client_id="forebay-sandbox-ready",
+    )
+    deadline = time.monotonic() + within_seconds
+    seen: set[int] = set()
+    while time.monotonic() < deadline:
+        check()
+        try:
+            seen = set(admin.list_topics(timeout=0.5).brokers)
+        except KafkaException:
+            continue
+        if seen >= expected:
+            return
+        time.sleep(0.05)
+    raise BrokerStartError(
+        f"{connection.bootstrap_servers} did not answer for brokers {sorted(expected)} within {within_seconds:.0f} s "
+        f"(answered for: {sorted(seen) or 'none'})\n{describe()}"
+    )
