@@ -132,17 +132,17 @@ def running_engine(
         command.append(f"--log={log_path}")
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
-        url = _read_line(process)
-        control_url = _read_line(process)
+        url = read_line(process)
+        control_url = read_line(process)
         wait_until_healthy(url, process)
         yield EngineProcess(process=process, url=url, control_url=control_url)
     finally:
         end_process(process)
 
 
-def _read_line(process: subprocess.Popen[bytes]) -> str:
+def read_line(process: subprocess.Popen[bytes]) -> str:
+    """The next line that a starting engine prints; `process` has an unbuffered pipe as stdout."""
     assert process.stdout is not None
-    # Unbuffered (bufsize=0), so that select sees the second line too.
     ready, _, _ = select.select([process.stdout], [], [], _START_SECONDS_MAX)
     line = process.stdout.readline() if ready else b""
     if not line:
