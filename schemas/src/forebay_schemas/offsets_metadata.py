@@ -1,0 +1,165 @@
+"""What a commit says beyond its offset: the finished and the running offsets above it, as the commit's metadata. Pure.
+
+Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate) and varints: number of runs of finished
+offsets, then for each its gap and its length; number of running offsets, then for each its gap and how many crashes it
+was running at; lease end (epoch ms, 0 = none). Gaps count from the end of the run before, the first from the commit.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+METADATA_BYTES_MAX: Final = 4095
+"""What a broker takes with its default settings (measured)."""
+
+_PREFIX: Final = "f1"
+_PLAIN, _DEFLATE = b"\x00", b"\x01"
+_DECODED_BYTES_MAX: Final = 1 << 20
+_OFFSET_MAX: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitMetadata:
+    """``finished``: ascending, separate runs ``(first offset, length)`` at or above the committed offset.
+
+    ``running``: ascending ``(offset, crashes)``. ``lease_until_ms``: set when the running ones were handed over by an
+    owner that still works on them until then; None means that whoever reads this finds a crash.
+    """
+
+    finished: tuple[tuple[int, int], ...] = ()
+    running: tuple[tuple[int, int], ...] = ()
+    lease_until_ms: int | None = None
+
+    @property
+    def finished_count(self) -> int:
+        return sum(length for _, length in self.finished)
+
+
+NOTHING: Final = CommitMetadata()
+
+
+def runs_of(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending distinct offsets as runs ``(first, length)``."""
+    runs: list[tuple[int, int]] = []
+    first = previous = None
+    for offset in offsets:
+        if first is None or previous is None:
+            first = offset
+        elif offset != previous + 1:
+            runs.append((first, previous - first + 1))
+            first = offset
+        previous = offset
+    if first is not None and previous is not None:
+        runs.append((first, previous - first + 1))
+    return tuple(runs)
+
+
+def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int = METADATA_BYTES_MAX) -> str:
+    """The text to commit with offset ``committed``, at most ``bytes_max`` long.
+
+    What does not fit is cut: first the highest finished runs, then the highest running offsets. Cutting costs
+    repeated executions after a crash, never a loss. Nothing to say is the empty string.
+    """
+    if not metadata.finished and not metadata.running:
+        return ""
+    runs, running = metadata.finished, metadata.running
+    while True:
+        text = _encode(committed, runs, running, metadata.lease_until_ms)
+        if len(text) <= bytes_max:
+            return text
+        keep = bytes_max / len(text) * 0.95
+        if runs:
+            runs = runs[: int(len(runs) * keep)]
+        elif running:
+            running = running[: int(len(running) * keep)]
+        else:
+            return ""
+
+
+def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
+    """Reads a commit's metadata. None when it is not ours or is damaged: the caller then goes by the offset alone."""
+    if not text:
+        return NOTHING
+    if not text.startswith(_PREFIX):
+        return None
+    try:
+        packed = base64.b85decode(text[len(_PREFIX) :])
+        body = packed[1:]
+        if packed[:1] == _DEFLATE:
+            inflater = zlib.decompressobj(-15)
+            body = inflater.decompress(body, _DECODED_BYTES_MAX)
+            if not inflater.eof:
+                return None
+        elif packed[:1] != _PLAIN:
+            return None
+        numbers = iter(_read_varints(body))
+        finished, end = [], committed
+        for _ in range(next(numbers)):
+            first = end + next(numbers)
+            end = first + next(numbers)
+            if end <= first or end > _OFFSET_MAX:
+                return None
+            finished.append((first, end - first))
+        running, at = [], committed
+        for _ in range(next(numbers)):
+            at += next(numbers)
+            running.append((at, next(numbers)))
+            at += 1
+        lease = next(numbers)
+        if next(numbers, None) is not None:
+            return None
+    except (ValueError, zlib.error, StopIteration):
+        return None
+    return CommitMetadata(finished=tuple(finished), running=tuple(running), lease_until_ms=lease or None)
+
+
+def _encode(
+    committed: int, runs: tuple[tuple[int, int], ...], running: tuple[tuple[int, int], ...], lease_until_ms: int | None
+) -> str:
+    body = bytearray()
+    _append_varint(body, len(runs))
+    end = committed
+    for first, length in runs:
+        _append_varint(body, first - end)
+        _append_varint(body, length)
+        end = first + length
+    _append_varint(body, len(running))
+    at = committed
+    for offset, crashes in running:
+        _append_varint(body, offset - at)
+        _append_varint(body, crashes)
+        at = offset + 1
+    _append_varint(body, lease_until_ms or 0)
+    deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
+    deflated = deflater.compress(body) + deflater.flush()
+    packed = _DEFLATE + deflated if len(deflated) < len(body) else _PLAIN + bytes(body)
+    return _PREFIX + base64.b85encode(packed).decode("ascii")
+
+
+def _append_varint(into: bytearray, number: int) -> None:
+    if number < 0:
+        raise ValueError("offsets must ascend from the committed one")
+    while number > 0x7F:
+        into.append(number & 0x7F | 0x80)
+        number >>= 7
+    into.append(number)
+
+
+def _read_varints(data: bytes) -> list[int]:
+    numbers, number, shift = [], 0, 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        if byte & 0x80:
+            shift += 7
+            if shift > 63:
+                raise ValueError("varint too long")
+        else:
+            numbers.append(number)
+            number = shift = 0
+    if shift:
+        raise ValueError("varint cut off")
+    return numbers

@@ -1,0 +1,222 @@
+"""What executes a request: an OpenAI-compatible server over HTTP, or the user's own async function."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import aiohttp
+import msgspec
+import structlog
+
+from forebay_schemas.errors import UsageError
+from forebay_schemas.headers import TRACEPARENT
+from forebay_schemas.reasons import Reason
+from forebay_schemas.tiers import Tier
+from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
+from forebay_worker.sse import assemble_stream
+from forebay_worker.work import Answer, Failure, Work
+
+ERROR_BODY_BYTES_MAX = 2_000
+
+# 529 is what some providers answer for "overloaded".
+_UNAVAILABLE = frozenset({502, 503, 529})
+_REQUEST_TIMEOUT = 408
+_TOO_MANY = 429
+
+log = structlog.get_logger("forebay.backend")
+
+
+class BackendFailed(Exception):  # noqa: N818 - it carries a Failure, and is no bug to be seen by a person
+    """An execution failed; ``failure`` says how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.error)
+        self.failure = failure
+
+
+class Backend(Protocol):
+    """Executes requests. Cancelling `run` gives the execution up and tells the engine by closing the connection."""
+
+    async def run(self, work: Work) -> Answer:
+        """Raises ``BackendFailed``; any other exception is a bug of a handler."""
+        ...
+
+    async def close(self) -> None:
+        """Frees what the backend holds."""
+        ...
+
+
+class HttpBackend:
+    """An OpenAI-compatible server. The payload goes to the path of its biz_type as the bytes that came."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Must be called in the event loop that uses it."""
+        assert settings.backend_url is not None
+        base = settings.backend_url.rstrip("/")
+        self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
+        headers = {"content-type": "application/json"}
+        if settings.backend_api_key is not None:
+            headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
+        self._session = aiohttp.ClientSession(
+            # One connection for each request in flight: the gate bounds them, the pool must not queue.
+            connector=aiohttp.TCPConnector(limit=settings.limit_max, keepalive_timeout=30),
+            timeout=aiohttp.ClientTimeout(
+                total=settings.backend_timeout_seconds, connect=None, sock_connect=settings.backend_connect_seconds
+            ),
+            headers=headers,
+            auto_decompress=True,
+        )
+
+    async def run(self, work: Work) -> Answer:
+        request = work.request
+        assert request is not None
+        url = self._urls.get(request.biz_type)
+        if url is None:
+            known = ", ".join(sorted(self._urls))
+            raise BackendFailed(
+                Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error=f"biz_type {request.biz_type!r} is none of {known}")
+            )
+        headers = {"x-request-id": request.request_id}
+        if work.history.traceparent is not None:
+            headers[TRACEPARENT] = work.history.traceparent
+        try:
+            async with self._session.post(url, data=bytes(request.payload), headers=headers) as response:
+                body = await response.read()
+                status, content_type = response.status, response.content_type
+                retry_after = response.headers.get("retry-after")
+        except TimeoutError as error:
+            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+            reason = Reason.BACKEND_UNAVAILABLE if connecting else Reason.BACKEND_TIMEOUT
+            problem = "no connection to the backend in time" if connecting else "no answer within the time limit"
+            raise BackendFailed(Failure(reason=reason, error=problem, of_backend=connecting)) from None
+        except (aiohttp.ClientPayloadError, aiohttp.http_exceptions.HttpProcessingError) as error:
+            raise BackendFailed(
+                Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=f"answer broke off: {error}")
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            problem = f"{type(error).__name__}: {error}"
+            raise BackendFailed(Failure(reason=Reason.BACKEND_UNAVAILABLE, error=problem, of_backend=True)) from None
+        if status != 200:
+            raise BackendFailed(_refusal(status, body, retry_after))
+        return _read_answer(body, content_type)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+def _refusal(status: int, body: bytes, retry_after: str | None) -> Failure:
+    error = f"HTTP {status}: {body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
+    seconds = float(retry_after) if retry_after is not None and retry_after.strip().isdigit() else None
+    if status == _TOO_MANY:
+        return Failure(reason=Reason.BACKEND_OVERLOADED, error=error, of_backend=True, retry_after_seconds=seconds)
+    if status in _UNAVAILABLE:
+        return Failure(reason=Reason.BACKEND_UNAVAILABLE, error=error, of_backend=True, retry_after_seconds=seconds)
+    if status == _REQUEST_TIMEOUT:
+        return Failure(reason=Reason.BACKEND_TIMEOUT, error=error)
+    if 400 <= status < 500:
+        return Failure(reason=Reason.BACKEND_REJECTED, error=error)
+    if status >= 500:
+        return Failure(reason=Reason.BACKEND_ERROR, error=error)
+    return Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=error)
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Completion(msgspec.Struct, gc=False):
+    usage: _Usage | None = None
+
+
+_completion_decoder = msgspec.json.Decoder(_Completion)
+
+
+def _read_answer(body: bytes, content_type: str) -> Answer:
+    try:
+        if content_type == "text/event-stream":
+            body = msgspec.json.encode(assemble_stream(body))
+        usage = _completion_decoder.decode(body).usage or _Usage()
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        shown = body[:200].decode(errors="replace")
+        problem = f"the answer is no completion object ({error}): {shown}"
+        raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
+    return Answer(body=msgspec.Raw(body), prompt_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerRequest:
+    """What a handler is given. ``payload`` is the request's JSON object; ``deadline_ms`` is epoch milliseconds."""
+
+    request_id: str
+    biz_type: str
+    payload: dict[str, Any]
+    tier: Tier
+    priority: int
+    tenant: str | None
+    attempt: int
+    deadline_ms: int
+
+
+Handler = Callable[[HandlerRequest], Awaitable[Any]]
+
+
+class HandlerBackend:
+    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def run(self, work: Work) -> Answer:
+        request = work.request
+        assert request is not None
+        try:
+            body = await self._handler(
+                HandlerRequest(
+                    request_id=request.request_id,
+                    biz_type=request.biz_type,
+                    payload=msgspec.json.decode(request.payload),
+                    tier=work.tier,
+                    priority=work.priority,
+                    tenant=request.tenant,
+                    attempt=work.history.attempt,
+                    deadline_ms=work.deadline_ms,
+                )
+            )
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            log.warning("handler failed", request_id=request.request_id, exc_info=error)
+            problem = f"{type(error).__name__}: {error}"
+            raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None
+        return Answer(body=body)
+
+    async def close(self) -> None:
+        """A handler holds nothing that is ours."""
+
+
+def load_handler(name: str) -> Handler:
+    """Imports ``module:function``; the current folder counts, as with `python -m`. Raises ``UsageError``."""
+    fix = "give module:function, where function is an async def that takes the request"
+    module_name, colon, function_name = name.partition(":")
+    if not colon or not module_name or not function_name:
+        raise UsageError("FOREBAY_HANDLER", f"{name!r} is not module:function", fix=fix)
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        function: Any = getattr(importlib.import_module(module_name), function_name, None)
+    except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
+        raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
+    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
+    ):
+        raise UsageError("FOREBAY_HANDLER", f"{name} is no async function", fix=fix)
+    return cast(Handler, function)

@@ -1,0 +1,74 @@
+"""The command `forebay-worker`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forebay_schemas.errors import ForebayError
+from forebay_schemas.log import configure_logging
+from forebay_worker.settings import load_worker_settings
+from forebay_worker.worker import Worker
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Takes inference requests from Kafka at the pace the backend sustains.",
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Keeps `run` a command of its own although it is the only one."""
+
+
+@app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
+    ] = None,
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,
+    kafka_properties: Annotated[Path | None, typer.Option(help="A file of librdkafka properties")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend, without /v1")] = None,
+    handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
+    limit_max: Annotated[int | None, typer.Option(help="Requests in flight at most")] = None,
+    drain_seconds: Annotated[float | None, typer.Option(help="How long running requests may finish at the end")] = None,
+    worker_id: Annotated[str | None, typer.Option(help="This worker's name in results and logs")] = None,
+    ops_port: Annotated[int | None, typer.Option(help="Port of /livez /readyz /metrics /status; 0 = pick one")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
+) -> None:
+    """Serves a pool until SIGTERM, then drains. Every other setting is a FOREBAY_ variable or a line of --config."""
+    flags = {
+        "bootstrap_servers": bootstrap_servers,
+        "pool": pool,
+        "kafka_properties": kafka_properties,
+        "backend_url": backend_url,
+        "handler": handler,
+        "limit_max": limit_max,
+        "drain_seconds": drain_seconds,
+        "worker_id": worker_id,
+        "ops_port": ops_port,
+        "log_level": log_level,
+    }
+    settings = load_worker_settings(flags=flags, config=config)
+    configure_logging(level=settings.log_level, service="forebay-worker")
+    asyncio.run(Worker(settings).run())
+
+
+def main() -> None:
+    """The entry point: a person's mistake ends in one line and an exit code, never in a traceback."""
+    try:
+        app(standalone_mode=True)
+    except ForebayError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is the command's answer
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

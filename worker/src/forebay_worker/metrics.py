@@ -1,0 +1,193 @@
+"""Every metric of the worker, with its meaning. Counting is plain integers; `Collector` shows them to Prometheus.
+
+A Counter of prometheus-client costs 0.9 microseconds a call and a Histogram 1.9 (measured): too much three times a
+request. All counting is done by the event loop's thread; the intakes' own figures are read by value.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from forebay_schemas.reasons import Reason
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.work import Work
+
+BUCKETS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Histogram:
+    """A histogram that costs a bisection and two additions."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_SECONDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Prometheus' form: (upper bound, how many at or below it)."""
+        bounds = [str(float(bound)) for bound in BUCKETS_SECONDS] + ["+Inf"]
+        pairs, seen = [], 0
+        for bound, count in zip(bounds, self.counts, strict=True):
+            seen += count
+            pairs.append((bound, float(seen)))
+        return pairs
+
+
+def _per_tier() -> dict[Tier, int]:
+    return dict.fromkeys(TIERS, 0)
+
+
+def _histograms() -> dict[Tier, Histogram]:
+    return {tier: Histogram() for tier in TIERS}
+
+
+@dataclass(slots=True, kw_only=True)
+class Stats:
+    """What the event loop's thread counts."""
+
+    received: dict[Tier, int] = field(default_factory=_per_tier)
+    started: dict[Tier, int] = field(default_factory=_per_tier)
+    outcomes: dict[tuple[Tier, Reason], int] = field(default_factory=dict)
+    queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    backend_failures: int = 0
+    dead_letters: int = 0
+    produce_failures: int = 0
+
+    def dispatched(self, work: Work, now_ms: int) -> None:
+        """A request was started."""
+        self.started[work.tier] += 1
+        self.queue_seconds[work.tier].observe(max(0, now_ms - work.first_enqueued_at) / 1000)
+
+    def ended(self, work: Work, reason: Reason, service_seconds: float | None) -> None:
+        """A request's outcome is known."""
+        key = (work.tier, reason)
+        self.outcomes[key] = self.outcomes.get(key, 0) + 1
+        if service_seconds is not None:
+            self.service_seconds[work.tier].observe(service_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierGauges:
+    """How a tier stands at the moment of a scrape."""
+
+    lane_records: int
+    lane_bytes: int
+    assigned_partitions: int
+    unfinished_records: int
+    commits: int
+    commit_failures: int
+    rebalances: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """How the worker stands at the moment of a scrape."""
+
+    limit_requests: int
+    in_flight: int
+    breaker_open: bool
+    breaker_opened: int
+    undelivered: int
+    tiers: dict[Tier, TierGauges]
+
+
+class Collector:
+    """Shows `Stats` and `Gauges` to a prometheus-client registry."""
+
+    def __init__(self, *, stats: Stats, gauges: Callable[[], Gauges]) -> None:
+        self._stats = stats
+        self._gauges = gauges
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not call `collect`, the worker does not run yet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._now()
+
+    def _counters(self) -> Iterator[Metric]:
+        stats = self._stats
+        received = CounterMetricFamily("forebay_received", "Records taken from Kafka", labels=["tier"])
+        started = CounterMetricFamily("forebay_started", "Executions started", labels=["tier"])
+        for tier in TIERS:
+            received.add_metric([tier], stats.received[tier])
+            started.add_metric([tier], stats.started[tier])
+        outcomes = CounterMetricFamily("forebay_outcomes", "Requests that ended", labels=["tier", "status", "reason"])
+        for (tier, reason), number in sorted(stats.outcomes.items(), key=lambda item: (item[0][0], item[0][1].code)):
+            outcomes.add_metric([tier, reason.status, reason.code], number)
+        yield from (received, started, outcomes)
+        yield CounterMetricFamily(
+            "forebay_backend_failures",
+            "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529",
+            value=stats.backend_failures,
+        )
+        yield CounterMetricFamily("forebay_dead_letters", "Records sent to the dead letters", value=stats.dead_letters)
+        yield CounterMetricFamily(
+            "forebay_produce_failures",
+            "Outcome records whose delivery failed and was tried again",
+            value=stats.produce_failures,
+        )
+
+    def _histograms(self) -> Iterator[Metric]:
+        for name, meaning, histograms in (
+            (
+                "forebay_queue_seconds",
+                "From the first enqueue to the start of the execution",
+                self._stats.queue_seconds,
+            ),
+            ("forebay_service_seconds", "Length of an execution", self._stats.service_seconds),
+        ):
+            family = HistogramMetricFamily(name, meaning, labels=["tier"])
+            for tier in TIERS:
+                family.add_metric([tier], histograms[tier].cumulative(), histograms[tier].total)
+            yield family
+
+    def _now(self) -> Iterator[Metric]:
+        now = self._gauges()
+        yield GaugeMetricFamily(
+            "forebay_limit_requests", "How many requests may be in flight", value=now.limit_requests
+        )
+        yield GaugeMetricFamily("forebay_in_flight_requests", "How many requests are in flight", value=now.in_flight)
+        yield GaugeMetricFamily("forebay_breaker_open", "1 while the backend serves nobody", value=now.breaker_open)
+        yield CounterMetricFamily("forebay_breaker_opened", "How often the breaker opened", value=now.breaker_opened)
+        yield GaugeMetricFamily(
+            "forebay_undelivered_records", "Outcome records on their way to Kafka", value=now.undelivered
+        )
+        gauges = (
+            ("lane_records", "forebay_lane_records", "Requests taken from Kafka and not yet started"),
+            ("lane_bytes", "forebay_lane_bytes", "Memory they take, estimated"),
+            ("assigned_partitions", "forebay_assigned_partitions", "Partitions this worker owns"),
+            (
+                "unfinished_records",
+                "forebay_unfinished_records",
+                "Records received whose offset is not yet committable",
+            ),
+        )
+        counters = (
+            ("commits", "forebay_commits", "Commits that the broker confirmed"),
+            ("commit_failures", "forebay_commit_failures", "Partitions whose commit failed; it is made again"),
+            ("rebalances", "forebay_rebalances", "Times that partitions came or went"),
+        )
+        for attribute, name, meaning in gauges:
+            gauge = GaugeMetricFamily(name, meaning, labels=["tier"])
+            for tier, values in now.tiers.items():
+                gauge.add_metric([tier], getattr(values, attribute))
+            yield gauge
+        for attribute, name, meaning in counters:
+            counter = CounterMetricFamily(name, meaning, labels=["tier"])
+            for tier, values in now.tiers.items():
+                counter.add_metric([tier], getattr(values, attribute))
+            yield counter

@@ -1,0 +1,224 @@
+"""Outcomes: each request's end is written to Kafka, and only what was delivered counts as finished.
+
+The event loop's thread alone uses it. It produces and polls for delivery reports without waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.reasons import Reason, Status
+from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
+from forebay_schemas.tiers import Tier
+from forebay_schemas.topics import LATER_BYTES_MAX, Pool
+from forebay_worker.dead_letters import OutRecord, dead_letter
+from forebay_worker.metrics import Stats
+from forebay_worker.work import Answer, Failure, Work
+
+UNDELIVERED_RECORDS_MAX = 20_000
+UNDELIVERED_BYTES_MAX = 64 * 1024 * 1024
+DELIVERY_STALL_SECONDS = 3.0
+"""Without a delivery for so long while records wait, dispatch stops: what cannot be reported must not be run."""
+
+AGAIN_SECONDS = 1.0
+RESULT_OVERHEAD_BYTES = 4 * 1024
+
+log = structlog.get_logger("forebay.outcome")
+
+Delivered = Callable[[KafkaError | None, Any], None]
+
+
+class KafkaProducer(Protocol):
+    """What is used of confluent-kafka's Producer; the simulated broker gives the same."""
+
+    def produce(
+        self, topic: str, value: bytes | None, key: bytes | None, *, headers: Any, on_delivery: Delivered
+    ) -> None: ...
+    def poll(self, timeout: float) -> int: ...
+
+
+class Reporter:
+    """Writes outcomes. A request is finished when every record of its outcome was delivered (acks=all)."""
+
+    def __init__(self, *, producer: KafkaProducer, pool: Pool, worker_id: str, clock: Clock, stats: Stats) -> None:
+        self._producer = producer
+        self._pool = pool
+        self._results_topic = pool.results
+        self._groups = {tier: pool.group(tier) for tier in Tier}
+        self._worker_id = worker_id
+        self._clock = clock
+        self._stats = stats
+        # A closure for each delivery report costs 2.4 microseconds (measured); results are found by their key.
+        self._awaiting: dict[bytes, deque[Work]] = {}
+        self._again: deque[tuple[float, Work, OutRecord]] = deque()
+        self._last_delivery = clock.monotonic()
+        self.undelivered_records = 0
+        self.undelivered_bytes = 0
+
+    def accepts(self, now: float) -> bool:
+        """Whether more may be started: false when outcomes pile up or none is delivered any more."""
+        return self.undelivered_records == 0 or (
+            self.undelivered_records < UNDELIVERED_RECORDS_MAX
+            and self.undelivered_bytes < UNDELIVERED_BYTES_MAX
+            and now - self._last_delivery < DELIVERY_STALL_SECONDS
+        )
+
+    def completed(self, work: Work, answer: Answer, *, service_seconds: float) -> None:
+        """The backend answered."""
+        result = self._result(
+            work,
+            Reason.COMPLETED,
+            service_seconds=service_seconds,
+            body=answer.body,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+        )
+        try:
+            value = encode_result(result)
+        except (TypeError, ValueError) as error:
+            problem = f"the handler's answer cannot be written as JSON: {error}"
+            self.failed(work, Failure(reason=Reason.HANDLER_FAILED, error=problem), service_seconds=service_seconds)
+            return
+        if len(value) > LATER_BYTES_MAX - RESULT_OVERHEAD_BYTES:
+            self._too_large(work, len(value), service_seconds)
+            return
+        self._stats.ended(work, Reason.COMPLETED, service_seconds)
+        work.awaiting = 1
+        self._produce_result(work, result.request_id.encode(), value)
+
+    def expired(self, work: Work, reason: Reason, *, service_seconds: float | None = None) -> None:
+        """The deadline passed, before or during the execution."""
+        late_seconds = (self._clock.wall_ms() - work.deadline_ms) / 1000
+        self._end(work, reason, f"the deadline passed {late_seconds:.3f} s ago", service_seconds, dead=False)
+
+    def failed(self, work: Work, failure: Failure, *, service_seconds: float) -> None:
+        """The execution failed and nothing more is tried."""
+        self._end(work, failure.reason, failure.error, service_seconds, dead=True)
+
+    def rejected(self, work: Work, reason: Reason, error: str) -> None:
+        """The record cannot be run at all; it is kept as a dead letter."""
+        self._end(work, reason, error, None, dead=True)
+
+    def poll(self) -> None:
+        """Serves delivery reports and sends again what failed; call it many times a second."""
+        self._producer.poll(0)
+        now = self._clock.monotonic()
+        if self.undelivered_records == 0:
+            self._last_delivery = now
+        while self._again and self._again[0][0] <= now:
+            _, work, record = self._again.popleft()
+            self._uncount(record.value)
+            self._produce(work, record)
+
+    def _too_large(self, work: Work, size_bytes: int, service_seconds: float | None) -> None:
+        error = f"the result has {size_bytes} bytes, a record may have {LATER_BYTES_MAX}"
+        self._end(work, Reason.RESULT_TOO_LARGE, error, service_seconds, dead=True)
+
+    def _end(self, work: Work, reason: Reason, error: str, service_seconds: float | None, *, dead: bool) -> None:
+        self._stats.ended(work, reason, service_seconds)
+        request_id = work.request_id
+        work.awaiting = int(dead) + int(request_id is not None)
+        if dead:
+            self._stats.dead_letters += 1
+            letter = dead_letter(
+                work,
+                topic=self._pool.dead_letter,
+                group=self._groups[work.tier],
+                worker_id=self._worker_id,
+                reason=reason,
+                error=error,
+            )
+            self._produce(work, letter)
+        if request_id is not None:
+            result = self._result(work, reason, service_seconds=service_seconds, error=error[:ERROR_CHARS_MAX])
+            self._produce_result(work, request_id.encode(), encode_result(result))
+        if work.awaiting == 0:
+            work.assignment.done.append(work.offset)
+
+    def _result(self, work: Work, reason: Reason, *, service_seconds: float | None, **more: Any) -> Result:
+        now_ms = self._clock.wall_ms()
+        waited_ms = now_ms - work.first_enqueued_at - int((service_seconds or 0) * 1000)
+        return Result(
+            request_id=work.request_id or "",
+            status=Status(reason.status),
+            reason=reason.code,
+            tier=work.tier.value,
+            attempt=work.history.attempt,
+            worker=self._worker_id,
+            queue_seconds=max(0, waited_ms) / 1000,
+            service_seconds=None if service_seconds is None else round(service_seconds, 6),
+            finished_at=now_ms,
+            **more,
+        )
+
+    def _produce_result(self, work: Work, key: bytes, value: bytes) -> None:
+        self._count(value)
+        try:
+            self._producer.produce(self._results_topic, value, key, headers=None, on_delivery=self._result_delivered)
+        except (BufferError, KafkaException) as error:
+            self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
+            return
+        waiting = self._awaiting.get(key)
+        if waiting is None:
+            self._awaiting[key] = deque((work,))
+        else:
+            waiting.append(work)
+
+    def _produce(self, work: Work, record: OutRecord) -> None:
+        self._count(record.value)
+        try:
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                headers=record.headers,
+                on_delivery=partial(self._record_delivered, work, record),
+            )
+        except (BufferError, KafkaException) as error:
+            self._later(work, record, error)
+
+    def _result_delivered(self, error: KafkaError | None, message: Any) -> None:
+        key = message.key()
+        waiting = self._awaiting[key]
+        work = waiting.popleft()
+        if not waiting:
+            del self._awaiting[key]
+        if error is None:
+            self._delivered(work, message.value())
+            return
+        value = message.value()
+        self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
+
+    def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, _message: Any) -> None:
+        if error is None:
+            self._delivered(work, record.value)
+        else:
+            self._later(work, record, error)
+
+    def _delivered(self, work: Work, value: bytes | None) -> None:
+        self._uncount(value)
+        self._last_delivery = self._clock.monotonic()
+        work.awaiting -= 1
+        if work.awaiting == 0:
+            work.assignment.done.append(work.offset)
+
+    def _later(self, work: Work, record: OutRecord, error: Exception | KafkaError) -> None:
+        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile."""
+        self._stats.produce_failures += 1
+        log.warning("outcome not delivered, trying again", topic=record.topic, offset=work.offset, error=str(error))
+        self._again.append((self._clock.monotonic() + AGAIN_SECONDS, work, record))
+
+    def _count(self, value: bytes | None) -> None:
+        self.undelivered_records += 1
+        self.undelivered_bytes += len(value or b"")
+
+    def _uncount(self, value: bytes | None) -> None:
+        self.undelivered_records -= 1
+        self.undelivered_bytes -= len(value or b"")

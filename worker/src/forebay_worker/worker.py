@@ -1,0 +1,257 @@
+"""The worker: puts intake, lanes, pacing, dispatch and outcome together, and takes them down in the right order.
+
+The event loop's thread owns dispatch, execution and outcomes. Each tier's consumer has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from functools import partial
+from typing import Any, cast
+
+import structlog
+from confluent_kafka import Consumer, Producer
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.kafka import (
+    KafkaConnection,
+    consumer_config,
+    create_client,
+    make_admin,
+    producer_config,
+    require_topics,
+)
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.topics import LATER_BYTES_MAX, Pool
+from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
+from forebay_worker.dispatch import Dispatcher
+from forebay_worker.executor import Executor
+from forebay_worker.intake import Intake, KafkaConsumer, OnCommit
+from forebay_worker.metrics import Collector, Gauges, Stats, TierGauges
+from forebay_worker.ops import OpsServer
+from forebay_worker.outcome import Reporter
+from forebay_worker.pacing import FixedLimit
+from forebay_worker.settings import WorkerSettings
+from forebay_worker.work import Work
+
+TICK_SECONDS = 0.02
+FLUSH_SECONDS_MAX = 15.0
+HEARTBEAT_SECONDS_MAX = 30.0
+INTAKE_CLOSE_SECONDS_MAX = 15.0
+
+log = structlog.get_logger("forebay.worker")
+
+
+class Worker:
+    """One worker process. `run` returns when it has drained."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        """Checks what can be checked without the network. Raises ``UsageError``."""
+        self._settings = settings
+        self._pool: Pool = settings.pool_topics()
+        self._connection: KafkaConnection = settings.connection()
+        self._handler = load_handler(settings.handler) if settings.handler is not None else None
+        self._clock = SystemClock()
+        self._stats = Stats()
+        self._intakes: dict[Tier, Intake] = {}
+        self._threads: list[threading.Thread] = []
+        self._close_intakes = threading.Event()
+        self._drain = asyncio.Event()
+        self._loop_heartbeat = self._clock.monotonic()
+        self._ops_port = 0
+
+    async def run(self) -> None:
+        """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` when it cannot start."""
+        loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._require_topics)
+        self._producer = create_client(
+            Producer,
+            producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=LATER_BYTES_MAX),
+        )
+        self._reporter = Reporter(
+            producer=self._producer,
+            pool=self._pool,
+            worker_id=self._settings.worker_id,
+            clock=self._clock,
+            stats=self._stats,
+        )
+        self._dispatcher = Dispatcher(
+            clock=self._clock,
+            policy=FixedLimit(limit_requests=self._settings.limit_max),
+            reporter=self._reporter,
+            stats=self._stats,
+            buffer_bytes_max=self._settings.buffer_bytes_max,
+        )
+        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
+        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
+        ops = self._make_ops()
+        self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain.set)
+        try:
+            self._start_intakes(loop)
+            log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
+            await self._turn_until(self._drain.is_set)
+            await self._stop()
+        finally:
+            self._close_intakes.set()
+            await self._backend.close()
+            await ops.stop()
+        log.info("drained")
+
+    def _require_topics(self) -> None:
+        admin = make_admin(self._connection, client_id=self._settings.worker_id)
+        needed = [self._pool.requests(tier) for tier in TIERS] + [self._pool.results, self._pool.dead_letter]
+        require_topics(admin, needed, connection=self._connection, pool=self._pool.name)
+
+    def _start_intakes(self, loop: asyncio.AbstractEventLoop) -> None:
+        def deliver(batch: list[Work]) -> None:
+            loop.call_soon_threadsafe(self._accept, batch)
+
+        for tier in TIERS:
+            intake = Intake(
+                make_consumer=partial(self._make_consumer, tier),
+                topic=self._pool.requests(tier),
+                tier=tier,
+                codec=JsonCodec(),
+                clock=self._clock,
+                credit=self._dispatcher.credits[tier],
+                deliver=deliver,
+            )
+            self._intakes[tier] = intake
+            thread = threading.Thread(target=self._run_intake, args=(intake,), name=f"intake-{tier}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _make_consumer(self, tier: Tier, on_commit: OnCommit) -> KafkaConsumer:
+        config = consumer_config(self._connection, client_id=self._settings.worker_id, group=self._pool.group(tier))
+        return cast(KafkaConsumer, create_client(Consumer, {**config, "on_commit": on_commit}))
+
+    def _run_intake(self, intake: Intake) -> None:
+        while not self._close_intakes.is_set():
+            intake.step()
+        intake.close()
+
+    def _accept(self, batch: list[Work]) -> None:
+        self._dispatcher.accept(batch)
+        self._executor.start_runnable()
+
+    async def _turn_until(self, done: Any) -> None:
+        while not done():
+            self._loop_heartbeat = self._clock.monotonic()
+            self._reporter.poll()
+            self._dispatcher.tick()
+            self._executor.cancel_overdue()
+            self._executor.start_runnable()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _stop(self) -> None:
+        """Starts nothing more, lets finish what runs, delivers, commits, leaves; in this order, each step bounded."""
+        log.info("draining", running=len(self._dispatcher.running), drain_seconds=self._settings.drain_seconds)
+        self._dispatcher.stopping = True
+        for intake in self._intakes.values():
+            intake.stop_taking()
+        await self._turn_for(self._settings.drain_seconds, lambda: not self._dispatcher.running)
+        if self._dispatcher.running:
+            log.warning("drain time is over; giving back what still runs", running=len(self._dispatcher.running))
+            await self._executor.give_back()
+        await self._turn_for(FLUSH_SECONDS_MAX, lambda: self._reporter.undelivered_records == 0)
+        if self._reporter.undelivered_records:
+            log.error("outcomes not delivered; their requests run again", records=self._reporter.undelivered_records)
+        self._close_intakes.set()
+        await self._turn_for(INTAKE_CLOSE_SECONDS_MAX, lambda: not any(t.is_alive() for t in self._threads))
+
+    async def _turn_for(self, seconds: float, done: Any) -> None:
+        end = self._clock.monotonic() + seconds
+        await self._turn_until(lambda: done() or self._clock.monotonic() >= end)
+
+    def _make_ops(self) -> OpsServer:
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        registry.register(Collector(stats=self._stats, gauges=self._gauges))
+        return OpsServer(registry=registry, not_alive=self._not_alive, not_ready=self._not_ready, status=self._status)
+
+    def _not_alive(self) -> list[str]:
+        now = self._clock.monotonic()
+        beats = {f"intake-{tier}": intake.heartbeat for tier, intake in self._intakes.items()}
+        beats["loop"] = self._loop_heartbeat
+        return [
+            f"{name} has not turned for {now - beat:.0f} s"
+            for name, beat in beats.items()
+            if now - beat > HEARTBEAT_SECONDS_MAX
+        ]
+
+    def _not_ready(self) -> list[str]:
+        if self._drain.is_set():
+            return ["draining"]
+        problems = [
+            f"{tier}: the group has not assigned partitions yet"
+            for tier in TIERS
+            if tier not in self._intakes or not self._intakes[tier].assigned_once
+        ]
+        if not self._reporter.accepts(self._clock.monotonic()):
+            problems.append("results are not delivered")
+        return problems
+
+    def _gauges(self) -> Gauges:
+        return Gauges(
+            limit_requests=self._dispatcher.policy.limit_requests,
+            in_flight=len(self._dispatcher.running),
+            breaker_open=self._dispatcher.breaker.probe_at is not None,
+            breaker_opened=self._dispatcher.breaker.opened_count,
+            undelivered=self._reporter.undelivered_records,
+            tiers={
+                tier: TierGauges(
+                    lane_records=len(self._dispatcher.lanes[tier]),
+                    lane_bytes=self._dispatcher.lanes[tier].size_bytes,
+                    assigned_partitions=len(intake.assigned_partitions),
+                    unfinished_records=intake.unfinished_records,
+                    commits=intake.commits,
+                    commit_failures=intake.commit_failures,
+                    rebalances=intake.rebalances,
+                )
+                for tier, intake in self._intakes.items()
+            },
+        )
+
+    def _status(self) -> dict[str, Any]:
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        dispatcher = self._dispatcher
+        running = sorted(dispatcher.running.values(), key=lambda work: work.started)
+        return {
+            "worker": self._settings.worker_id,
+            "pool": self._pool.name,
+            "state": "draining" if self._drain.is_set() else "working",
+            "limited_by": dispatcher.limited_by(now),
+            "limit_requests": dispatcher.policy.limit_requests,
+            "in_flight_requests": len(running),
+            "breaker": {"state": dispatcher.breaker.state, "opened": dispatcher.breaker.opened_count},
+            "undelivered_records": self._reporter.undelivered_records,
+            "tiers": {
+                tier: {
+                    "waiting": len(dispatcher.lanes[tier]),
+                    "waiting_bytes": dispatcher.lanes[tier].size_bytes,
+                    "lookahead_records": dispatcher.credits[tier].capacity_records,
+                    "running": sum(work.tier is tier for work in running),
+                    "assigned_partitions": intake.assigned_partitions,
+                    "unfinished_records": intake.unfinished_records,
+                    "trouble": intake.trouble,
+                }
+                for tier, intake in self._intakes.items()
+            },
+            "running": [
+                {
+                    "request_id": work.request_id,
+                    "tier": work.tier,
+                    "running_seconds": round(now - work.started, 3),
+                    "deadline_in_seconds": (work.deadline_ms - now_ms) / 1000,
+                }
+                for work in running[:100]
+            ],
+        }
