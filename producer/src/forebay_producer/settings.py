@@ -1,0 +1,15 @@
+"""Every setting of the client library and of the command `forebay`. Reads nothing by itself: see `load_settings`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from forebay_schemas.settings import CommonSettings
+
+
+class ProducerSettings(CommonSettings):
+    """What a producer can be told."""
+
+    delivery_timeout_seconds: float = Field(
+        default=30.0, gt=0, le=3600, description="Seconds a request may wait for a broker's acknowledgement, 30 say"
+    )
