@@ -1,0 +1,194 @@
+"""A whole Forebay around a Kafka: the pool's topics, simulated engines and workers, each a process of its own.
+
+Starts processes marked with a run's token, so that whoever knows the token can end them; waits until each is ready.
+Their output goes to files. The caller sees to their end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine_process import call
+from forebay_sandbox.errors import SandboxError
+from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka_access import KafkaAccess, kafka_from_environment
+from forebay_sandbox.kafka_spec import HOST
+from forebay_sandbox.process import END_SECONDS_MAX, token_option
+
+MODEL: Final = "qwen2.5-72b"
+PARTITIONS: Final = 8
+WORKERS: Final = 2
+LIMIT_PER_WORKER: Final = 8
+"""Both workers together fill the engine's batch, and never its queue."""
+
+PHYSICS: Final = EnginePhysics(max_num_seqs=WORKERS * LIMIT_PER_WORKER, own_queue_max=WORKERS * LIMIT_PER_WORKER)
+"""The benchmarks' engine with a small batch, which a laptop's traffic can overrun, and as many waiting behind it."""
+
+_READY_SECONDS_MAX = 60.0
+_LOG_LINES = 15
+
+
+class StackStartError(SandboxError):
+    """A part of the stack ended or was not ready in time. The message ends with its last words."""
+
+    reason = "stack_start_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A process of the stack that answers HTTP."""
+
+    name: str
+    url: str
+    ready_path: str
+    process: subprocess.Popen[bytes]
+    log_path: Path
+
+    def ready(self) -> bool:
+        """Whether it answers 200 now. Raises ``StackStartError`` when it has ended."""
+        if (status := self.process.poll()) is not None:
+            raise StackStartError(f"{self.name} ended with exit code {status} ({self.log_path}):\n{self.last_words()}")
+        try:
+            return call(self.url, "GET", self.ready_path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def last_words(self) -> str:
+        """The end of its output."""
+        return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A running stack. URLs are without /v1."""
+
+    kafka: KafkaAccess
+    pool: str
+    engines: tuple[Part, ...]
+    workers: tuple[Part, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (*self.engines, *self.workers)
+
+
+class Launcher:
+    """Starts the parts of one run in ``folder``; logs go to ``log_dir``."""
+
+    def __init__(self, *, token: str, folder: Path, log_dir: Path) -> None:
+        self._token = token
+        self._folder = folder
+        self._log_dir = log_dir
+        folder.mkdir(parents=True, exist_ok=True)
+        log_dir.mkdir(parents=True, exist_ok=True)
+
+    def start(self, *, kafka: KafkaAccess, pool: str, engines: Sequence[str]) -> Stack:
+        """Start everything and wait until it is ready; the workers use the first of the ``engines`` (their names).
+
+        Raises ``ForebayError``; what was started by then is left to the caller, who holds the token.
+        """
+        started = tuple(self._engine(name) for name in engines)
+        env = client_environment(kafka, pool=pool)
+        self._create_topics(env)
+        workers = tuple(
+            self._worker(f"worker-{number}", engine_url=started[0].url, env=env) for number in range(1, WORKERS + 1)
+        )
+        stack = Stack(kafka=kafka, pool=pool, engines=started, workers=workers)
+        _wait_until_ready(stack.parts)
+        return stack
+
+    def engine_log(self, name: str) -> Path:
+        """The file that engine ``name`` writes its executions to."""
+        return self._folder / f"{name}.executions.jsonl"
+
+    def _engine(self, name: str) -> Part:
+        port = free_port()
+        options = [f"--{field.replace('_', '-')}={getattr(PHYSICS, field)}" for field in PHYSICS.__slots__]
+        command = ["-m", "forebay_sandbox.engine_cli", f"--port={port}", f"--model={MODEL}", *options]
+        command.append(f"--log={self.engine_log(name)}")
+        return self._spawn(name, command, port=port, ready_path="/health", env=_plain_environment())
+
+    def _worker(self, name: str, *, engine_url: str, env: dict[str, str]) -> Part:
+        port = free_port()
+        env = env | {
+            "FOREBAY_BACKEND_URL": engine_url,
+            "FOREBAY_PACING_POLICY": "fixed",
+            "FOREBAY_LIMIT_MAX": str(LIMIT_PER_WORKER),
+            "FOREBAY_WORKER_ID": name,
+            "FOREBAY_OPS_HOST": HOST,
+            "FOREBAY_OPS_PORT": str(port),
+        }
+        return self._spawn(name, [_command("forebay-worker"), "run"], port=port, ready_path="/readyz", env=env)
+
+    def _spawn(self, name: str, arguments: list[str], *, port: int, ready_path: str, env: dict[str, str]) -> Part:
+        log_path = self._log_dir / f"{name}.log"
+        with log_path.open("wb") as log:
+            process = subprocess.Popen(
+                # -X takes any text: it puts the token on the command line, as -D does for the brokers.
+                [sys.executable, "-P", "-X", token_option(self._token), *arguments],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in the terminal is for the owner, who then ends the parts in its own order.
+                start_new_session=True,
+            )
+        url = f"http://{HOST}:{port}"
+        return Part(name=name, url=url, ready_path=ready_path, process=process, log_path=log_path)
+
+    def _create_topics(self, env: dict[str, str]) -> None:
+        command = [sys.executable, "-P", _command("forebay"), "topics", "create", f"--partitions={PARTITIONS}"]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_READY_SECONDS_MAX, check=False)
+        if done.returncode != 0:
+            raise StackStartError(f"forebay topics create ended with {done.returncode}:\n{done.stderr.strip()}")
+
+
+def client_environment(kafka: KafkaAccess, *, pool: str) -> dict[str, str]:
+    """The environment in which Forebay's commands find this cluster and pool, and no other setting."""
+    env = _plain_environment() | {"FOREBAY_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "FOREBAY_POOL": pool}
+    if kafka_from_environment() is not None and (properties := os.environ.get("FOREBAY_KAFKA_PROPERTIES")):
+        env["FOREBAY_KAFKA_PROPERTIES"] = properties
+    return env
+
+
+def _plain_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+
+
+def _command(name: str) -> str:
+    path = Path(sys.executable).parent / name
+    if not path.exists():
+        raise SandboxError(f"the command {name} is not installed beside {sys.executable}; run tools/bootstrap")
+    return str(path)
+
+
+def _wait_until_ready(parts: Sequence[Part]) -> None:
+    deadline = time.monotonic() + _READY_SECONDS_MAX
+    waiting = list(parts)
+    while waiting := [part for part in waiting if not part.ready()]:
+        if time.monotonic() > deadline:
+            part = waiting[0]
+            raise StackStartError(
+                f"{part.name} was not ready after {_READY_SECONDS_MAX:.0f} s ({part.log_path}):\n{part.last_words()}"
+            )
+        time.sleep(0.1)
+
+
+def end_workers(stack: Stack) -> None:
+    """SIGTERM the workers, so that they leave their groups, and wait for their end."""
+    for worker in stack.workers:
+        worker.process.terminate()
+    for worker in stack.workers:
+        try:
+            worker.process.wait(END_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
