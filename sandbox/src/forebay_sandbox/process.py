@@ -22,6 +22,7 @@ from forebay_sandbox.errors import SandboxError
 from forebay_sandbox.files import cache_root, write_atomically
 
 END_SECONDS_MAX = 15
+_LOOK_SECONDS = 0.02
 _TOKEN_OPTION = "-Dforebay.sandbox.run="  # noqa: S105 - the name of an option, not a secret
 
 
@@ -61,20 +62,22 @@ def kill_all(token: str) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(left, timeout=0.2)
+        # Looked at rather than waited for: waiting would take a child's exit status away from its owner.
+        time.sleep(_LOOK_SECONDS)
 
 
 def end_all(token: str) -> None:
     """SIGTERM every process of the run, wait for their tidy end, and kill what is left after that."""
-    living = processes_of(token)
-    for process in living:
+    for process in processes_of(token):
         try:
             process.terminate()
             # A stopped process would not see the signal.
             process.resume()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(living, timeout=END_SECONDS_MAX)
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while processes_of(token) and time.monotonic() < deadline:
+        time.sleep(_LOOK_SECONDS)
     kill_all(token)
 
 
@@ -171,6 +174,11 @@ class Watchdog:
             start_new_session=True,
         )
         self._record = record
+
+    @property
+    def pid(self) -> int:
+        """The watchdog's own process id."""
+        return self._process.pid
 
     def close(self) -> None:
         """Have the run cleaned up, and return when that is done."""
