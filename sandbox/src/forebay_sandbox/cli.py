@@ -7,6 +7,7 @@ import sys
 import typer
 
 from forebay_sandbox import kafka_cli
+from forebay_sandbox.engine_cli import add_engine_command
 from forebay_schemas.errors import ForebayError
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     help="Forebay's sandbox: a real local Kafka, a simulated inference engine, and the demo.",
 )
 app.add_typer(kafka_cli.app, name="kafka")
+add_engine_command(app)
 
 
 def main() -> None:

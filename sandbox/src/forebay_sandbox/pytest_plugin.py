@@ -1,4 +1,4 @@
-"""Fixtures for tests that need a real Kafka: `kafka` and `new_kafka`.
+"""Fixtures for tests that need a real Kafka: `kafka` and `new_kafka`. Those for engines are in `engine_fixtures`.
 
 Loaded in every pytest run, so nothing is imported and nothing looked up before a test asks for a fixture.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from forebay_sandbox.kafka import LocalKafka
     from forebay_sandbox.kafka_access import KafkaAccess
     from forebay_sandbox.kafka_spec import ClusterSpec
+
+pytest_plugins = ["forebay_sandbox.engine_fixtures"]
 
 
 class NewKafka(Protocol):
