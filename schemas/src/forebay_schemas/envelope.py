@@ -205,7 +205,10 @@ class JsonCodec:
         try:
             ordered = {name: fields[name] for name in _KNOWN if name in fields}
             if len(ordered) < len(fields):
-                ordered |= {name: fields[name] for name in sorted(fields.keys() - ordered.keys())}
+                others = fields.keys() - ordered.keys()
+                if not all(isinstance(name, str) for name in others):
+                    raise _unwritable(fields)
+                ordered |= {name: fields[name] for name in sorted(others)}
             value = _encoder.encode(ordered)
         except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError):
             raise _unwritable(fields) from None

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
@@ -85,7 +86,7 @@ def check_bootstrap_servers(text: str) -> str:
     for server in servers:
         match = _SERVER.fullmatch(server)
         if match is None or not 1 <= int(match[2]) <= 65535:
-            raise ValueError(f"{server!r} is not host:port")
+            raise ValueError(f"{shown(server)} is not host:port")
     return ",".join(servers)
 
 

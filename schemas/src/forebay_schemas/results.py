@@ -40,7 +40,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     body: Any = None
 
 
-class ResultError(ForebayError):
+class ResultError(ForebayError, ValueError):
     """Bytes that are no result, or a result that cannot be written as JSON."""
 
     reason = "undecodable"

@@ -8,48 +8,137 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
+from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection, read_properties
+from forebay_schemas.kafka import KafkaConnection, check_bootstrap_servers, read_properties
 from forebay_schemas.topics import Pool
 
 ENV_PREFIX: Final = "FOREBAY_"
 
+KNOWN_VARIABLES: Final = frozenset(
+    ENV_PREFIX + name
+    for name in (
+        # both
+        "BOOTSTRAP_SERVERS",
+        "POOL",
+        "KAFKA_PROPERTIES",
+        "LOG_LEVEL",
+        # producer
+        "DELIVERY_TIMEOUT_SECONDS",
+        "GATEWAY_PORT",
+        # worker
+        "BACKEND_URL",
+        "BACKEND_API_KEY",
+        "BACKEND_CONNECT_SECONDS",
+        "BACKEND_TIMEOUT_SECONDS",
+        "METRICS_URL",
+        "BIZ_PATHS",
+        "HANDLER",
+        "PACING_POLICY",
+        "LIMIT_MIN",
+        "LIMIT_START",
+        "LIMIT_MAX",
+        "TPOT_TARGET_SECONDS",
+        "LANE_ORDER",
+        "BUFFER_BYTES_MAX",
+        "MAX_RETRIES",
+        "DRAIN_SECONDS",
+        "GPU",
+        "GPU_DEVICES",
+        "WORKER_ID",
+        "OPS_HOST",
+        "OPS_PORT",
+    )
+)
+"""Every variable that some deployable reads: one environment serves all, and a misspelt name is still noticed."""
+
 # Kubernetes tells each container of every Service in its namespace by variables of these forms, and a Service may
-# well be called forebay-something.
-_KUBERNETES_SERVICE = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP)(_\w+)?$")
+# well be called forebay-something: FOREBAY_GATEWAY_PORT=tcp://10.0.0.1:8080 is one, not a setting.
+_KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
+_KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
 
 
 class CommonSettings(BaseSettings):
-    """What producer and worker both need to know."""
+    """What producer and worker both need to know. Made by `load_settings`."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, allow_inf_nan=False)
 
-    bootstrap_servers: str = Field(default="127.0.0.1:9092", description="Kafka brokers, host:port, comma-separated")
-    pool: str = Field(default="default", description="The pool: one model or family and its workers")
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:9092", description="Kafka brokers, host:port, comma-separated; beats the properties file"
+    )
+    pool: str = Field(
+        default="default",
+        description="The pool (one model or family and its workers): 1 to 100 letters, digits, hyphens and underscores",
+    )
     kafka_properties: Path | None = Field(
         default=None, description="A file of librdkafka properties (name=value lines): TLS, SASL, anything"
     )
-    log_level: str = Field(default="info", pattern="^(debug|info|warning|error)$", description="Least level logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least level logged: debug, info, warning or error"
+    )
 
-    # Names that other deployables read from the same environment: known here so that a misspelt one is noticed.
-    known_elsewhere: ClassVar[frozenset[str]] = frozenset()
+    # What `load_settings` hands to the sources, which pydantic makes per class.
     toml_path: ClassVar[Path | None] = None
+    variables: ClassVar[Mapping[str, str]] = {}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: object, info: ValidationInfo) -> object:
+        # pydantic takes a TOML true for the number 1.
+        assert info.field_name is not None
+        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError("a boolean is not meant here")
+        return value
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _servers(cls, value: str) -> str:
+        return check_bootstrap_servers(value)
+
+    @field_validator("pool")
+    @classmethod
+    def _pool_name(cls, value: str) -> str:
+        try:
+            return Pool(value).name
+        except UsageError:
+            raise ValueError("that is no pool name") from None
 
     def pool_topics(self) -> Pool:
-        """The pool's names. Raises ``UsageError``."""
+        """The pool's names."""
         return Pool(self.pool)
 
     def connection(self) -> KafkaConnection:
-        """How to reach the brokers. Raises ``UsageError`` for a bad properties file."""
+        """How to reach the brokers. Raises ``UsageError`` for a bad properties file.
+
+        A ``bootstrap.servers`` in that file counts when the setting was not given.
+        """
         properties = read_properties(self.kafka_properties) if self.kafka_properties else {}
-        return KafkaConnection(bootstrap_servers=self.bootstrap_servers, properties=properties)
+        servers = self.bootstrap_servers
+        in_file = properties.pop("bootstrap.servers", None)
+        if in_file is not None and "bootstrap_servers" not in self.model_fields_set:
+            try:
+                servers = check_bootstrap_servers(in_file)
+            except ValueError as error:
+                raise UsageError(
+                    "FOREBAY_KAFKA_PROPERTIES",
+                    f"{self.kafka_properties} sets bootstrap.servers: {error}",
+                    fix="give host:port, comma-separated",
+                ) from None
+        return KafkaConnection(bootstrap_servers=servers, properties=properties)
 
     @classmethod
     def settings_customise_sources(
@@ -60,6 +149,8 @@ class CommonSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the base class passes it by name
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(env_settings, EnvSettingsSource)
+        env_settings.env_vars = {name.lower(): value for name, value in cls.variables.items()}
         if cls.toml_path is None:
             return init_settings, env_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, cls.toml_path)
@@ -73,46 +164,83 @@ def load_settings(
 ) -> _Settings:
     """Reads the settings: ``flags`` (None = not given) beat FOREBAY_ variables, which beat the TOML file ``config``.
 
-    Raises ``UsageError`` naming the setting, where it came from, and what it takes.
+    ``flags`` has the settings' own names. An empty variable counts as not set, and so does what Kubernetes sets for a
+    Service. Raises ``UsageError`` naming the setting, where it came from, and what it takes; secrets are not shown.
     """
-    _refuse_unknown_variables(cls, environ)
+    given = {name: value for name, value in flags.items() if value is not None}
+    variables = _our_variables(environ)
+    _refuse_unknown_variables(cls, variables)
     if config is not None and not config.is_file():
         raise UsageError("--config", f"{config} is not a file", fix="name a TOML file")
-    given = {name: value for name, value in flags.items() if value is not None}
-    source = type(cls.__name__, (cls,), {"toml_path": config, "__module__": cls.__module__})
+    known_in = {"toml_path": config, "variables": variables, "__module__": cls.__module__}
+    source = type(cls.__name__, (cls,), known_in)
     try:
         return source(**given)  # type: ignore[no-any-return]
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "settings"
-        where = _origin(name, given, environ, config)
-        if first["type"] == "extra_forbidden":
-            raise UsageError(where, "is no setting", fix=_did_you_mean(name, cls.model_fields)) from None
-        problem = f"is {first['input']!r}: {first['msg']}"
-        raise UsageError(where, problem, fix=cls.model_fields[name].description or "correct it") from None
-    except ValueError as error:  # tomllib.TOMLDecodeError is one; so is pydantic-settings' for a non-JSON complex value
-        raise UsageError("--config" if config else "settings", f"cannot be read: {error}", fix="correct it") from None
+        # Its context would show what was given, secrets included.
+        raise _explain(cls, error, given=given, variables=variables, config=config) from None
+    except SettingsError as error:
+        # Only a variable is parsed as JSON before it is checked; the text names the field between quotes.
+        name = next((name for name in cls.model_fields if f'"{name}"' in str(error)), "")
+        raise UsageError(ENV_PREFIX + name.upper(), "is not JSON", fix=_takes(cls, name)) from None
+    except OSError as error:
+        raise UsageError("--config", f"{config}: {error.strerror}", fix="name a readable TOML file") from None
+    except UnicodeDecodeError:
+        raise UsageError("--config", f"{config} is not UTF-8", fix="save it as UTF-8") from None
+    except ValueError as error:  # tomllib's
+        raise UsageError("--config", f"{config} is not TOML: {error}", fix="correct that line") from None
 
 
-def _origin(name: str, flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> str:
-    if name in flags:
-        return "--" + name.replace("_", "-")
-    variable = ENV_PREFIX + name.upper()
-    if variable in environ or config is None:
-        return variable
-    return f"{name} in {config}"
+def _our_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that are set and meant for us, under upper-case names: pydantic takes any case."""
+    return {
+        variable.upper(): value
+        for variable, value in environ.items()
+        if variable.upper().startswith(ENV_PREFIX)
+        and value
+        and not _KUBERNETES_NAME.search(variable)
+        and not (variable.endswith("_PORT") and _KUBERNETES_PORT.match(value))
+    }
 
 
-def _refuse_unknown_variables(cls: type[CommonSettings], environ: Mapping[str, str]) -> None:
-    known = {ENV_PREFIX + name.upper() for name in cls.model_fields} | cls.known_elsewhere
-    for variable in sorted(environ):
-        if not variable.startswith(ENV_PREFIX) or variable in known or _KUBERNETES_SERVICE.search(variable):
-            continue
-        if environ[variable].startswith("tcp://"):  # FOREBAY_X_PORT of a Kubernetes Service
-            continue
+def _refuse_unknown_variables(cls: type[CommonSettings], variables: Mapping[str, str]) -> None:
+    known = KNOWN_VARIABLES | {ENV_PREFIX + name.upper() for name in cls.model_fields}
+    for variable in sorted(variables.keys() - known):
         raise UsageError(variable, "is no setting", fix=_did_you_mean(variable, known))
 
 
-def _did_you_mean(name: str, known: Mapping[str, Any] | set[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1)
+def _explain(
+    cls: type[CommonSettings],
+    error: ValidationError,
+    *,
+    given: Mapping[str, Any],
+    variables: Mapping[str, str],
+    config: Path | None,
+) -> UsageError:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if name in given:
+        where = "--" + name.replace("_", "-")
+    elif ENV_PREFIX + name.upper() in variables:
+        where = ENV_PREFIX + name.upper()
+    else:
+        where = f"{name} in {config}"
+    if first["type"] == "extra_forbidden":
+        if isinstance(first["input"], dict):
+            return UsageError(where, "is a table", fix="write name = value lines, without [sections]")
+        return UsageError(where, "is no setting", fix=_did_you_mean(name, cls.model_fields.keys()))
+    value = "[hidden]" if "SecretStr" in str(cls.model_fields[name].annotation) else shown(first["input"])
+    message = first["msg"].removeprefix("Value error, ").replace("a valid dictionary", "a JSON object or a TOML table")
+    return UsageError(where, f"is {value}: {message[0].lower()}{message[1:]}", fix=_takes(cls, name))
+
+
+def _takes(cls: type[CommonSettings], name: str) -> str:
+    field = cls.model_fields.get(name)
+    return f"it takes: {field.description}" if field and field.description else "correct it"
+
+
+def _did_you_mean(name: str, known: Set[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(
+        name.upper().removeprefix(ENV_PREFIX).lower(), known, n=1
+    )
     return f"did you mean {close[0]}?" if close else f"the settings are {', '.join(sorted(known))}"

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
 from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
 
@@ -42,7 +43,9 @@ class Pool:
     def __post_init__(self) -> None:
         if not _POOL.fullmatch(self.name):
             raise UsageError(
-                "pool", f"{self.name!r} is no pool name", fix="use 1 to 100 letters, digits, hyphens and underscores"
+                "pool",
+                f"{shown(self.name)} is no pool name",
+                fix="use 1 to 100 letters, digits, hyphens and underscores",
             )
 
     def requests(self, tier: Tier) -> str:
