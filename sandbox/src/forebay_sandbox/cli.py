@@ -7,6 +7,7 @@ import sys
 import typer
 
 from forebay_sandbox import kafka_cli
+from forebay_sandbox.demo_cli import add_demo_commands
 from forebay_sandbox.engine_cli import add_engine_command
 from forebay_schemas.errors import ForebayError
 
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.add_typer(kafka_cli.app, name="kafka")
 add_engine_command(app)
+add_demo_commands(app)
 
 
 def main() -> None:

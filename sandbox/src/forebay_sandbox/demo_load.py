@@ -28,8 +28,8 @@ from forebay_schemas.results import Result
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
-LEAD_SECONDS: Final = 0.5
-"""Between the start of the clock and the first request, so that none is late because the sender was not ready."""
+LEAD_SECONDS: Final = 1.5
+"""From the making of the clients to the first request: a young broker takes a second to give producers their ids."""
 
 STALLED_SECONDS_MAX: Final = 30.0
 """No outcome for so long after the last request was sent: what is accepted and open is lost."""
@@ -216,4 +216,4 @@ class Traffic:
 
 def _running_in(status: dict[str, Any], tier: Tier) -> int:
     """How many requests of a tier a worker runs, by its /status."""
-    return int(status["tiers"][tier]["in_flight"])
+    return int(status["tiers"][tier]["running"])

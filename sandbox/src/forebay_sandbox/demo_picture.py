@@ -45,7 +45,7 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
 
         heading = {"loc": "left", "fontsize": 12, "fontweight": "bold", "color": _INK}
         flow.set_title("Requests per second", **heading)
-        flow.fill_between(seconds, series.arrivals, step="post", color=_ARRIVALS, alpha=0.6, lw=0, label="arrive")
+        flow.fill_between(seconds, series.arrivals, step="post", color=_ARRIVALS, alpha=0.6, lw=0, label="arriving")
         flow.step(seconds, series.dispatches, where="post", color=_DISPATCHES, lw=2.2, label="dispatched to the engine")
         flow.legend(loc="upper right", ncols=2)
 

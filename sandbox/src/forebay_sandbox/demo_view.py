@@ -83,12 +83,14 @@ def report_table(figures: Figures) -> Table:
         title="Through Forebay, and straight at an identical engine",
         title_justify="left",
         title_style="bold",
-        caption="seconds of the completed requests; end to end from the moment each was due to be sent",
+        caption="seconds of the completed requests; end to end from when each was due",
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=(0, 0, 0, 1),
+        pad_edge=False,
+        show_edge=False,
     )
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in (*TIERS, "all"):
         table.add_column(f"{name}\nForebay", justify="right", style="bold")
         table.add_column("\ndirect", justify="right", style="dim")
@@ -102,13 +104,13 @@ def report_table(figures: Figures) -> Table:
         cells.append("" if direct is None else str(figures.direct_total(direct)))
         table.add_row(label, *cells)
 
-    count("sent", "accepted", "sent")
+    count("accepted/sent", "accepted", "sent")
     count("completed", "completed", "completed")
     count("timed out", "expired", "timed_out")
     count("refused", None, "refused")
     count("failed", "failed", "failed")
     count("lost", "lost", None)
-    table.add_row("run twice", *[""] * 6, str(figures.duplicated))
+    table.add_row("executed twice", *[""] * 6, str(figures.duplicated))
     table.add_section()
     for name in ("p50", "p95", "p99"):
         waited = [(_seconds(figures.tiers[tier].queue, name), "") for tier in TIERS]
@@ -117,7 +119,7 @@ def report_table(figures: Figures) -> Table:
     for name in ("p50", "p95", "p99"):
         both = [(figures.tiers[tier].end_to_end, figures.direct[tier].end_to_end) for tier in TIERS]
         cells = [_seconds(one, name) for one in itertools.chain.from_iterable(both)]
-        table.add_row(f"to end {name.upper()}", *cells)
+        table.add_row(f"end to end {name.upper()}", *cells)
     return table
 
 
