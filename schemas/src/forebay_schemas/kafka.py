@@ -231,7 +231,7 @@ def as_forebay_error(error: KafkaError, *, connection: KafkaConnection, doing: s
 
 
 def require_topics(
-    admin: AdminClient,
+    client: AdminClient | Consumer | Producer,
     topics: Iterable[str],
     *,
     connection: KafkaConnection,
@@ -244,7 +244,7 @@ def require_topics(
     ``KafkaFailedError`` for a topic that is there but cannot be used now (no leader yet, not authorised).
     """
     try:
-        known = admin.list_topics(timeout=timeout_seconds).topics
+        known = client.list_topics(timeout=timeout_seconds).topics
     except KafkaException as error:
         raise as_forebay_error(error.args[0], connection=connection, doing="listing topics") from None
     partitions: dict[str, int] = {}
