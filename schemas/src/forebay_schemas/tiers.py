@@ -13,6 +13,9 @@ class Tier(StrEnum):
     MID = "mid"
     LOW = "low"
 
+    # Enum's own hash is written in Python, and each request asks for it several times.
+    __hash__ = str.__hash__
+
 
 TIERS: tuple[Tier, ...] = (Tier.HIGH, Tier.MID, Tier.LOW)
 """Most urgent first."""

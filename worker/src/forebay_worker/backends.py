@@ -7,7 +7,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -151,8 +150,7 @@ def _read_answer(body: bytes, content_type: str) -> Answer:
     return Answer(body=msgspec.Raw(body), prompt_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerRequest:
+class HandlerRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler is given. ``payload`` is the request's JSON object; ``deadline_ms`` is epoch milliseconds."""
 
     request_id: str

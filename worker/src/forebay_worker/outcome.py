@@ -14,7 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.reasons import Reason, Status
+from forebay_schemas.reasons import Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
@@ -147,7 +147,7 @@ class Reporter:
         waited_ms = now_ms - work.first_enqueued_at - int((service_seconds or 0) * 1000)
         return Result(
             request_id=work.request_id or "",
-            status=Status(reason.status),
+            status=reason.status,
             reason=reason.code,
             tier=work.tier.value,
             attempt=work.history.attempt,

@@ -1,19 +1,8 @@
-"""Pacing: how many requests may be in flight. Policies are small pure objects: a sample in, a limit out."""
+"""Pacing: how many requests may be in flight. Policies are small pure objects: what ended in, a limit out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """One execution that ended: what a policy learns from."""
-
-    now: float
-    service_seconds: float
-    in_flight: int
-    succeeded: bool
 
 
 class PacingPolicy(Protocol):
@@ -24,8 +13,8 @@ class PacingPolicy(Protocol):
         """How many requests may be in flight now; at least 1."""
         ...
 
-    def observe(self, sample: Sample) -> None:
-        """Learns from an execution that ended."""
+    def observe(self, now: float, service_seconds: float, in_flight: int, succeeded: bool) -> None:
+        """Learns from an execution that ended; ``in_flight`` counts it."""
         ...
 
 
@@ -39,5 +28,5 @@ class FixedLimit:
             raise ValueError("limit_requests must be at least 1")
         self.limit_requests = limit_requests
 
-    def observe(self, sample: Sample) -> None:
+    def observe(self, now: float, service_seconds: float, in_flight: int, succeeded: bool) -> None:
         """A fixed limit learns nothing."""
