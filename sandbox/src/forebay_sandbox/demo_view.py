@@ -86,7 +86,7 @@ def report_table(figures: Figures) -> Table:
         caption="seconds of the completed requests; end to end from when each was due",
         caption_justify="left",
         box=SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
+        padding=0,
         pad_edge=False,
         show_edge=False,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from forebay_sandbox.stack import MODEL, Launcher
 from forebay_schemas.kafka import KafkaConnection
 
 DEFAULT_FOLDER: Final = Path(".sandbox/stack")
-POOL: Final = "default"
+_DEFAULT_POOL: Final = "default"
 _STATE: Final = "run.json"
 _LOCK: Final = "up.lock"
 _LOCK_SECONDS_MAX: Final = 180.0
@@ -32,6 +33,7 @@ _LOCK_SECONDS_MAX: Final = 180.0
 class StackStatus:
     """A stack that runs."""
 
+    pool: str
     bootstrap_servers: str
     local_kafka: bool
     """Whether the cluster is the one of `forebay-sandbox kafka`."""
@@ -62,7 +64,8 @@ def up(*, folder: Path) -> tuple[StackStatus, bool]:
         if given is not None and run is not None and _is_local(given, run.status):
             given = None
         kafka = given or _local_kafka(folder)
-        if run is not None and run.status is not None and _runs(run, run.status, kafka):
+        pool = os.environ.get("FOREBAY_POOL", _DEFAULT_POOL)
+        if run is not None and run.status is not None and _runs(run, run.status, kafka, pool=pool):
             return run.status, False
         # Half a stack, or one at a cluster that is gone, is ended before it is started as a whole.
         _end(folder)
@@ -71,12 +74,13 @@ def up(*, folder: Path) -> tuple[StackStatus, bool]:
         _write(folder, _Run(token=token, status=None))
         try:
             stack = Launcher(token=token, folder=folder, log_dir=folder).start(
-                kafka=kafka, pool=POOL, engines=("engine",)
+                kafka=kafka, pool=pool, engines=("engine",)
             )
         except BaseException:
             end_all(token)
             raise
         status = StackStatus(
+            pool=pool,
             bootstrap_servers=kafka.bootstrap_servers,
             local_kafka=given is None,
             engine_url=stack.engines[0].url,
@@ -100,11 +104,12 @@ def down(*, folder: Path) -> bool:
 def next_steps(status: StackStatus) -> str:
     """What a person can type now."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50})
+    pool = "" if status.pool == _DEFAULT_POOL else f" FOREBAY_POOL={status.pool}"
     workers = " ".join(f"{url}/status" for url in status.worker_urls)
     return f"""\
 engine {status.engine_url}   workers {workers}
 Try:
-  export FOREBAY_BOOTSTRAP_SERVERS={status.bootstrap_servers} PATH="$PWD/.venv/bin:$PATH"
+  export FOREBAY_BOOTSTRAP_SERVERS={status.bootstrap_servers}{pool} PATH="$PWD/.venv/bin:$PATH"
   echo '{body}' | forebay submit - --tier high --wait
   forebay results
   forebay backlog
@@ -129,10 +134,10 @@ def _local_kafka(folder: Path) -> KafkaAccess:
     return KafkaAccess(KafkaConnection(bootstrap_servers=status.bootstrap_servers, properties={}))
 
 
-def _runs(run: _Run, status: StackStatus, kafka: KafkaAccess) -> bool:
+def _runs(run: _Run, status: StackStatus, kafka: KafkaAccess, *, pool: str) -> bool:
     urls = [f"{status.engine_url}/health", *(f"{url}/readyz" for url in status.worker_urls)]
     return (
-        status.bootstrap_servers == kafka.bootstrap_servers
+        (status.bootstrap_servers, status.pool) == (kafka.bootstrap_servers, pool)
         and len(processes_of(run.token)) == len(urls)
         and all(_answers(url) for url in urls)
     )
@@ -164,6 +169,7 @@ def _read(folder: Path) -> _Run | None:
         status = fields["status"]
         if status is not None:
             status = StackStatus(
+                pool=str(status["pool"]),
                 bootstrap_servers=str(status["bootstrap_servers"]),
                 local_kafka=bool(status["local_kafka"]),
                 engine_url=str(status["engine_url"]),

@@ -1,0 +1,123 @@
+"""The demo, and the stack that stays: run as people run them, as commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from forebay_sandbox.engine_process import call
+from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.process import processes_of
+
+COMMAND = Path(sys.executable).parent / "forebay-sandbox"
+TOKEN_OPTION = "-Dforebay.sandbox.run="
+
+
+def environment(kafka: KafkaAccess, **more: str) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    return plain | {"FOREBAY_BOOTSTRAP_SERVERS": kafka.bootstrap_servers} | more
+
+
+def sandbox(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_the_demo_loses_nothing_and_ends_in_one_json_object(kafka: KafkaAccess, tmp_path: Path) -> None:
+    ran = sandbox("demo", "--seconds=10", "--rate=6", "--out=out", env=environment(kafka), cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout.splitlines()[-1])
+    assert figures["accepted"] == 96
+    assert figures["completed"] == 96
+    assert (figures["lost"], figures["duplicated"], figures["failed"]) == (0, 0, 0)
+    assert figures["tiers"]["high"]["p95_seconds"] <= 3.0
+    assert figures["direct"]["sent"] == 96
+    assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+    series = json.loads((tmp_path / "out" / "demo.json").read_text())["per_second"]
+    assert sum(series["arrivals"]) == sum(series["dispatches"]) == 96
+    assert max(series["dispatches"]) < max(series["arrivals"]), "the peak is not shaved"
+    left = [topic for topic in kafka.admin().list_topics(timeout=10).topics if topic.startswith("forebay.demo-")]
+    assert left == []
+
+
+def test_a_demo_that_is_killed_leaves_nothing_running(kafka: KafkaAccess, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [COMMAND, "demo", "--out=out"], env=environment(kafka), cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stderr is not None
+            assert any("96 requests" in line or "576 requests" in line for line in demo.stderr)
+            token = token_of_children(demo.pid)
+            assert len(processes_of(token)) == 4  # two engines, two workers
+        finally:
+            demo.kill()
+    wait_until_gone(token)
+
+
+def token_of_children(pid: int) -> str:
+    options = {
+        option.removeprefix(TOKEN_OPTION)
+        for child in psutil.Process(pid).children()
+        for option in child.cmdline()
+        if option.startswith(TOKEN_OPTION)
+    }
+    assert len(options) == 1
+    return options.pop()
+
+
+def wait_until_gone(token: str) -> None:
+    deadline = time.monotonic() + 30
+    while processes_of(token):
+        assert time.monotonic() < deadline, "processes of a killed demo still run"
+        time.sleep(0.1)
+
+
+def test_the_demo_says_what_is_wrong_with_its_options(kafka: KafkaAccess, tmp_path: Path) -> None:
+    ran = sandbox("demo", "--seconds=1", env=environment(kafka), cwd=tmp_path)
+    assert ran.returncode == 2
+    assert "--seconds" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.fixture
+def stack_folder(kafka: KafkaAccess, tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path
+    sandbox("down", env=environment(kafka), cwd=tmp_path)
+
+
+def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder: Path) -> None:
+    env = environment(kafka, FOREBAY_POOL="stack-that-stays")
+    first = sandbox("up", env=env, cwd=stack_folder)
+    assert first.returncode == 0, first.stderr
+    assert f"export FOREBAY_BOOTSTRAP_SERVERS={kafka.bootstrap_servers} FOREBAY_POOL=stack-that-stays" in first.stdout
+    run = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())
+    before = {process.pid for process in processes_of(run["token"])}
+    assert len(before) == 3  # an engine, two workers
+    assert call(run["status"]["engine_url"], "GET", "/v1/models")[0] == 200
+
+    again = sandbox("up", env=env, cwd=stack_folder)
+    assert again.returncode == 0, again.stderr
+    assert "runs already" in again.stderr
+    assert {process.pid for process in processes_of(run["token"])} == before
+
+    psutil.Process(min(before)).kill()
+    repaired = sandbox("up", env=env, cwd=stack_folder)
+    assert repaired.returncode == 0, repaired.stderr
+    assert "is up" in repaired.stderr
+    assert processes_of(run["token"]) == []
+    now = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())
+    assert len(processes_of(now["token"])) == 3
+
+    down = sandbox("down", env=env, cwd=stack_folder)
+    assert down.returncode == 0, down.stderr
+    assert processes_of(now["token"]) == []
+    assert "was not running" in sandbox("down", env=env, cwd=stack_folder).stderr
