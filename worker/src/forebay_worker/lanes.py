@@ -72,6 +72,12 @@ class Lanes:
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._ordered)
 
+    def __bool__(self) -> bool:
+        for lane in self._ordered:  # noqa: SIM110 - any() with a generator costs a microsecond, once a request
+            if lane._heap:
+                return True
+        return False
+
     def __getitem__(self, tier: Tier) -> Lane:
         return self._lanes[tier]
 
