@@ -22,6 +22,10 @@ class Clock(Protocol):
         """Epoch milliseconds; may jump."""
         ...
 
+    def sleep(self, seconds: float) -> None:
+        """Lets time pass on this thread."""
+        ...
+
 
 class SystemClock:
     """The machine's clocks."""
@@ -33,3 +37,6 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

@@ -1,8 +1,9 @@
 """What a commit says beyond its offset: the finished and the running offsets above it, as the commit's metadata. Pure.
 
 Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate) and varints: number of runs of finished
-offsets, then for each its gap and its length; number of running offsets, then for each its gap and how many crashes it
-was running at; lease end (epoch ms, 0 = none). Gaps count from the end of the run before, the first from the commit.
+offsets, then for each its gap and its length; number of offsets with a history, then for each its gap and
+``crashes * 4 + state`` (0 waiting, 1 running, 2 handed over). Gaps count from the end of the one before, the first from
+the commit.
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ _PREFIX: Final = "f1"
 _PLAIN, _DEFLATE = b"\x00", b"\x01"
 _DECODED_BYTES_MAX: Final = 1 << 20
 _OFFSET_MAX: Final = 1 << 63
+_WAITING, _RUNNING, _HANDED = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
     """``finished``: ascending, separate runs ``(first offset, length)`` at or above the committed offset.
 
-    ``running``: ascending ``(offset, crashes)``. ``lease_until_ms``: set when the running ones were handed over by an
-    owner that still works on them until then; None means that whoever reads this finds a crash.
+    Of the others each is in one of these, as ascending ``(offset, crashes)``, where ``crashes`` counts the workers that
+    died while they ran it: ``running`` (whoever finds one on assignment knows that one more died), ``waiting`` (only
+    those with crashes), ``handed_over`` (a former owner that let go of the partition still runs it).
     """
 
     finished: tuple[tuple[int, int], ...] = ()
     running: tuple[tuple[int, int], ...] = ()
-    lease_until_ms: int | None = None
+    waiting: tuple[tuple[int, int], ...] = ()
+    handed_over: tuple[tuple[int, int], ...] = ()
 
     @property
     def finished_count(self) -> int:
@@ -61,21 +65,30 @@ def runs_of(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
 def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int = METADATA_BYTES_MAX) -> str:
     """The text to commit with offset ``committed``, at most ``bytes_max`` long.
 
-    What does not fit is cut: first the highest finished runs, then the highest running offsets. Cutting costs
-    repeated executions after a crash, never a loss. Nothing to say is the empty string.
+    What does not fit is cut: first the highest finished runs, then the highest of the others. Cutting costs repeated
+    executions after a crash, never a loss. Nothing to say is the empty string.
     """
-    if not metadata.finished and not metadata.running:
+    runs = metadata.finished
+    others = sorted(
+        (offset, crashes * 4 + state)
+        for state, pairs in (
+            (_WAITING, metadata.waiting),
+            (_RUNNING, metadata.running),
+            (_HANDED, metadata.handed_over),
+        )
+        for offset, crashes in pairs
+    )
+    if not runs and not others:
         return ""
-    runs, running = metadata.finished, metadata.running
     while True:
-        text = _encode(committed, runs, running, metadata.lease_until_ms)
+        text = _encode(committed, runs, others)
         if len(text) <= bytes_max:
             return text
         keep = bytes_max / len(text) * 0.95
         if runs:
             runs = runs[: int(len(runs) * keep)]
-        elif running:
-            running = running[: int(len(running) * keep)]
+        elif others:
+            others = others[: int(len(others) * keep)]
         else:
             return ""
 
@@ -104,22 +117,28 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
             if end <= first or end > _OFFSET_MAX:
                 return None
             finished.append((first, end - first))
-        running, at = [], committed
+        others: tuple[list[tuple[int, int]], ...] = ([], [], [])
+        at = committed
         for _ in range(next(numbers)):
             at += next(numbers)
-            running.append((at, next(numbers)))
+            crashes, state = divmod(next(numbers), 4)
+            if at >= _OFFSET_MAX:
+                return None
+            others[state].append((at, crashes))
             at += 1
-        lease = next(numbers)
         if next(numbers, None) is not None:
             return None
-    except (ValueError, zlib.error, StopIteration):
+    except (ValueError, IndexError, zlib.error, StopIteration):
         return None
-    return CommitMetadata(finished=tuple(finished), running=tuple(running), lease_until_ms=lease or None)
+    return CommitMetadata(
+        finished=tuple(finished),
+        waiting=tuple(others[_WAITING]),
+        running=tuple(others[_RUNNING]),
+        handed_over=tuple(others[_HANDED]),
+    )
 
 
-def _encode(
-    committed: int, runs: tuple[tuple[int, int], ...], running: tuple[tuple[int, int], ...], lease_until_ms: int | None
-) -> str:
+def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]]) -> str:
     body = bytearray()
     _append_varint(body, len(runs))
     end = committed
@@ -127,13 +146,12 @@ def _encode(
         _append_varint(body, first - end)
         _append_varint(body, length)
         end = first + length
-    _append_varint(body, len(running))
+    _append_varint(body, len(others))
     at = committed
-    for offset, crashes in running:
+    for offset, number in others:
         _append_varint(body, offset - at)
-        _append_varint(body, crashes)
+        _append_varint(body, number)
         at = offset + 1
-    _append_varint(body, lease_until_ms or 0)
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     deflated = deflater.compress(body) + deflater.flush()
     packed = _DEFLATE + deflated if len(deflated) < len(body) else _PLAIN + bytes(body)

@@ -38,6 +38,13 @@ class Reason(Enum):
         "The deadline passed while the backend was working on it; the call was given up.",
         "Give it a longer deadline, or ask for fewer tokens.",
     )
+    RETRY_TOO_LATE = (
+        "retry_too_late",
+        Status.EXPIRED,
+        False,
+        "It failed, and its deadline passes before it could be tried again.",
+        "Look at the error; give it a longer deadline if the failure is one that passes.",
+    )
     BACKEND_TIMEOUT = (
         "backend_timeout",
         Status.FAILED,
@@ -86,6 +93,13 @@ class Reason(Enum):
         True,
         "The handler raised an exception.",
         "Look at the worker's log for the traceback.",
+    )
+    WORKER_CRASHED = (
+        "worker_crashed",
+        Status.FAILED,
+        False,
+        "Two workers died while they ran it, so it may be what killed them.",
+        "Look for what kills the worker in its log and its memory figures before it is replayed.",
     )
     RESULT_TOO_LARGE = (
         "result_too_large",

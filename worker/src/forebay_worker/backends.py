@@ -26,7 +26,7 @@ ERROR_BODY_BYTES_MAX = 2_000
 
 # 529 is what some providers answer for "overloaded".
 _UNAVAILABLE = frozenset({502, 503, 529})
-_REQUEST_TIMEOUT = 408
+_TIMED_OUT = frozenset({408, 504})
 _TOO_MANY = 429
 
 log = structlog.get_logger("forebay.backend")
@@ -59,6 +59,7 @@ class HttpBackend:
         """Must be called in the event loop that uses it."""
         assert settings.backend_url is not None
         base = settings.backend_url.rstrip("/")
+        self._retry_statuses = frozenset(settings.retry_statuses)
         self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
         headers = {"content-type": "application/json"}
         if settings.backend_api_key is not None:
@@ -103,27 +104,35 @@ class HttpBackend:
             problem = f"{type(error).__name__}: {error}"
             raise BackendFailed(Failure(reason=Reason.BACKEND_UNAVAILABLE, error=problem, of_backend=True)) from None
         if status != 200:
-            raise BackendFailed(_refusal(status, body, retry_after))
+            raise BackendFailed(_refusal(status, body, retry_after, may_retry=status in self._retry_statuses))
         return _read_answer(body, content_type)
 
     async def close(self) -> None:
         await self._session.close()
 
 
-def _refusal(status: int, body: bytes, retry_after: str | None) -> Failure:
+def _refusal(status: int, body: bytes, retry_after: str | None, *, may_retry: bool) -> Failure:
     error = f"HTTP {status}: {body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
     seconds = float(retry_after) if retry_after is not None and retry_after.strip().isdigit() else None
     if status == _TOO_MANY:
-        return Failure(reason=Reason.BACKEND_OVERLOADED, error=error, of_backend=True, retry_after_seconds=seconds)
-    if status in _UNAVAILABLE:
-        return Failure(reason=Reason.BACKEND_UNAVAILABLE, error=error, of_backend=True, retry_after_seconds=seconds)
-    if status == _REQUEST_TIMEOUT:
-        return Failure(reason=Reason.BACKEND_TIMEOUT, error=error)
-    if 400 <= status < 500:
-        return Failure(reason=Reason.BACKEND_REJECTED, error=error)
-    if status >= 500:
-        return Failure(reason=Reason.BACKEND_ERROR, error=error)
-    return Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=error)
+        reason = Reason.BACKEND_OVERLOADED
+    elif status in _UNAVAILABLE:
+        reason = Reason.BACKEND_UNAVAILABLE
+    elif status in _TIMED_OUT:
+        reason = Reason.BACKEND_TIMEOUT
+    elif 400 <= status < 500:
+        reason = Reason.BACKEND_REJECTED
+    elif status >= 500:
+        reason = Reason.BACKEND_ERROR
+    else:
+        reason = Reason.BACKEND_BAD_RESPONSE
+    return Failure(
+        reason=reason,
+        error=error,
+        of_backend=status == _TOO_MANY or status in _UNAVAILABLE,
+        retryable=may_retry,
+        retry_after_seconds=seconds,
+    )
 
 
 class _Usage(msgspec.Struct, gc=False):

@@ -1,4 +1,8 @@
-"""Dead letters: the record that preserves a request that nothing more will be tried for. Pure."""
+"""The records that carry a request on after a failure, to a retry topic or to the dead letters. Pure.
+
+Key, value and foreign headers go on as the bytes that came. Our own headers replace one of the same name, so the
+twentieth failure is no bigger than the first.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +27,15 @@ class OutRecord:
 
 
 def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: Reason, error: str) -> OutRecord:
-    """The original key, value and headers, and beside them why and where it died.
+    """The record that preserves a request nothing more will be tried for, with why and where it died.
 
-    A header written here replaces one of the same name, so the twentieth failure is no bigger than the first. The
-    error's text is cut to fit the headers' limit.
+    The error's text is cut to fit the headers' limit.
     """
     record = work.record
     timestamp = record.timestamp()[1]
     ours = {
         h.REASON: reason.code,
-        h.ATTEMPT: str(work.history.attempt),
+        h.ATTEMPT: str(work.attempt),
         h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
         h.WORKER: worker_id,
         h.DLT_ORIGINAL_TOPIC: record.topic(),
@@ -48,3 +51,17 @@ def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: R
     if over > 0:
         headers = replace_headers(record.headers(), {**ours, h.DLT_EXCEPTION_MESSAGE: ""})
     return OutRecord(topic=topic, key=record.key(), value=record.value(), headers=headers)
+
+
+def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> OutRecord:
+    """The record that asks for the next execution, not before ``not_before`` (epoch milliseconds)."""
+    record = work.record
+    ours = {
+        h.ATTEMPT: str(work.attempt + 1),
+        h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
+        h.NOT_BEFORE: str(not_before),
+        h.REASON: reason.code,
+    }
+    return OutRecord(
+        topic=topic, key=record.key(), value=record.value(), headers=replace_headers(record.headers(), ours)
+    )

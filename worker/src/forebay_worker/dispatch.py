@@ -5,16 +5,17 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 
 from __future__ import annotations
 
-import threading
-
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.breaker import Breaker
+from forebay_worker.credit import Credit
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.pacing import PacingPolicy
+from forebay_worker.retry import Next, plan_after_failure
 from forebay_worker.work import Answer, Failure, Work
 
 LOOKAHEAD_RECORDS_MIN = 256
@@ -24,50 +25,38 @@ FAILURES_AMONG_ANSWERS_MAX = 3
 
 TAKEN_BETWEEN_CREDITS = 32
 
+RETRY_ROOM_RECORDS = 256
+"""Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
+
 EXPIRY_SWEEP_SECONDS = 0.1
 RATE_WINDOW_SECONDS = 1.0
-
-
-class Credit:
-    """How many records an intake may hand over in all since the start: raised by dispatch, spent by intake."""
-
-    __slots__ = ("_raised", "allowed_total", "capacity_records")
-
-    def __init__(self) -> None:
-        self.allowed_total = 0
-        self.capacity_records = LOOKAHEAD_RECORDS_MIN
-        self._raised = threading.Event()
-
-    def allow(self, total: int, *, capacity_records: int) -> None:
-        """Lets the intake go on to ``total``; never takes back what was allowed."""
-        self.capacity_records = capacity_records
-        if total > self.allowed_total:
-            self.allowed_total = total
-            self._raised.set()
-
-    def wait(self, seconds: float) -> None:
-        """Returns when more was allowed, or after ``seconds``."""
-        self._raised.wait(seconds)
-        self._raised.clear()
 
 
 class Dispatcher:
     """Holds the lanes, the limit and the breaker of one backend."""
 
     def __init__(
-        self, *, clock: Clock, policy: PacingPolicy, reporter: Reporter, stats: Stats, buffer_bytes_max: int
+        self,
+        *,
+        clock: Clock,
+        policy: PacingPolicy,
+        reporter: Reporter,
+        stats: Stats,
+        buffer_bytes_max: int,
+        retries_max: int,
     ) -> None:
         self.lanes = Lanes()
         self.policy = policy
         self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
         self.running: dict[int, Work] = {}
-        self.credits = {tier: Credit() for tier in TIERS}
+        self.credits = {tier: Credit(capacity_records=LOOKAHEAD_RECORDS_MIN) for tier in TIERS}
+        self.retry_credits = {tier: Credit(capacity_records=RETRY_ROOM_RECORDS) for tier in TIERS}
         self.stopping = False
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
+        self._attempts_max = retries_max + 1
         self._lane_bytes_max = buffer_bytes_max // len(TIERS)
-        self._received = dict.fromkeys(TIERS, 0)
         self._taken = 0
         self._sweep_at = 0.0
         self._rate_since = clock.monotonic()
@@ -76,20 +65,24 @@ class Dispatcher:
         self._raise_credits()
 
     def accept(self, batch: list[Work]) -> None:
-        """Takes over a batch of one intake."""
-        now_ms = self._clock.wall_ms()
+        """Takes over a batch of one intake, all of one credit."""
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         for work in batch:
             if work.request is None:
                 self._reporter.rejected(work, Reason.UNDECODABLE, str(work.problem))
+            elif self._reporter.is_known(work, now):
+                self._reporter.skip_duplicate(work)
+            elif work.crashes >= CRASHES_MAX:
+                error = f"{work.crashes} workers died while they ran it"
+                self._reporter.failed(work, Failure(reason=Reason.WORKER_CRASHED, error=error), service_seconds=None)
             elif work.deadline_ms <= now_ms:
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
             else:
                 self.lanes.push(work)
-        if batch:
-            tier = batch[0].tier
-            self._received[tier] += len(batch)
-            self._stats.received[tier] += len(batch)
-            self._raise_credit(tier)
+        assignment = batch[0].assignment
+        assignment.credit.received(len(batch))
+        self._stats.received[assignment.tier] += len(batch)
+        self._raise_credit(assignment.tier)
 
     def take(self) -> Work | None:
         """The request to start now, claimed; None when nothing waits or nothing may start.
@@ -215,9 +208,26 @@ class Dispatcher:
             self._report_failure(work, failure, work.failed_at)
 
     def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
-        if work.assignment.claims.is_open:
-            self._reporter.failed(work, failure, service_seconds=now - work.started)
-        # Else the partition was given up and its new owner runs the request again: a failure here decides nothing.
+        if work.assignment.lost:
+            # Taken away without a hand-over: its new owner runs the request again, so a failure here decides nothing.
+            work.assignment.claims.release(work.offset)
+            return
+        assert work.request is not None
+        service_seconds = now - work.started
+        plan = plan_after_failure(
+            attempt=work.attempt,
+            attempts_max=work.request.max_attempts or self._attempts_max,
+            may_retry=failure.may_retry,
+            retry_after_seconds=failure.retry_after_seconds,
+            now_ms=self._clock.wall_ms(),
+            deadline_ms=work.deadline_ms,
+        )
+        if plan.next is Next.RETRY:
+            self._reporter.retry(work, failure, delay_seconds=plan.delay_seconds)
+        elif plan.next is Next.EXPIRE:
+            self._reporter.expired(work, Reason.RETRY_TOO_LATE, cause=failure.error, service_seconds=service_seconds)
+        else:
+            self._reporter.failed(work, failure, service_seconds=service_seconds)
 
     def _back_to_lane(self, work: Work) -> None:
         work.assignment.claims.release(work.offset)
@@ -234,4 +244,6 @@ class Dispatcher:
         mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
         capacity = max(LOOKAHEAD_RECORDS_MIN, min(lookahead, self._lane_bytes_max // mean_bytes))
         room = capacity - len(lane) if lane.size_bytes < self._lane_bytes_max else 0
-        self.credits[tier].allow(self._received[tier] + max(0, room), capacity_records=capacity)
+        self.credits[tier].allow(max(0, room), capacity_records=capacity)
+        retry_room = 2 * capacity - len(lane) if lane.size_bytes < 2 * self._lane_bytes_max else 0
+        self.retry_credits[tier].allow(max(0, min(retry_room, RETRY_ROOM_RECORDS)), capacity_records=RETRY_ROOM_RECORDS)

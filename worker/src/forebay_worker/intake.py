@@ -1,4 +1,4 @@
-"""Intake: takes one tier's records out of Kafka as dispatch allows, and commits what is finished.
+"""Intake: takes records out of Kafka as dispatch allows, and commits what is finished.
 
 One thread owns the consumer and runs `step` for ever; nothing else touches the consumer. Callbacks never raise, and
 after any exception from the client every partition is sought back to where the tracker stands: else records that the
@@ -7,33 +7,36 @@ client freed without handing them over would be committed past.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import Codec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
 from forebay_schemas.tiers import Tier
-from forebay_worker.dispatch import Credit
-from forebay_worker.offsets import PartitionOffsets
-from forebay_worker.work import Assignment, Record, Work
+from forebay_worker.assignment import Assignment, Verdict
+from forebay_worker.commits import Commits, PartitionKey
+from forebay_worker.credit import Credit
+from forebay_worker.held import Held
+from forebay_worker.notices import RecentNotices
+from forebay_worker.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
-COMMIT_SECONDS = 0.2
-COMMIT_LOST_SECONDS = 10.0
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
 COMMITTED_TIMEOUT_SECONDS = 5.0
 
 log = structlog.get_logger("forebay.intake")
 
-_PartitionKey = tuple[str, int]
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
@@ -46,118 +49,230 @@ class KafkaConsumer(Protocol):
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
     def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
     def pause(self, partitions: list[TopicPartition]) -> None: ...
     def resume(self, partitions: list[TopicPartition]) -> None: ...
     def seek(self, partition: TopicPartition) -> None: ...
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an intake must know of a topic. ``retry_delay_seconds`` is 0 for a topic of requests."""
+
+    topic: str
+    tier: Tier
+    retry_delay_seconds: int
+    credit: Credit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A partition that was let go of while requests of it run on here."""
+
+    assignment: Assignment
+    running: tuple[int, ...]
+
+
 class Intake:
-    """Owns the consumer of one tier. ``deliver`` hands a batch to dispatch, whose ``credit`` bounds them all."""
+    """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left.
+
+    ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
+    """
 
     def __init__(
         self,
         *,
+        name: str,
         make_consumer: Callable[[OnCommit], KafkaConsumer],
-        topic: str,
-        tier: Tier,
+        sources: list[Source],
         codec: Codec,
         clock: Clock,
-        credit: Credit,
         deliver: Callable[[list[Work]], None],
+        hand_over: Callable[[HandedOver], None],
     ) -> None:
-        self._consumer = make_consumer(self._on_commit)
-        self._topic = topic
-        self._tier = tier
+        self.name = name
+        self._sources = {source.topic: source for source in sources}
         self._codec = codec
         self._clock = clock
-        self._credit = credit
         self._deliver = deliver
-        self._assignments: dict[_PartitionKey, Assignment] = {}
+        self._hand_over = hand_over
+        self._assignments: dict[PartitionKey, Assignment] = {}
         self._epoch = 0
-        self._handed_total = 0
+        self._held = Held()
+        self._notices = RecentNotices()
         self._full_since: float | None = None
-        self._paused = False
-        self._full_metadata: set[_PartitionKey] = set()
-        self._commit_at = 0.0
-        self._commit_sent: dict[_PartitionKey, tuple[int, str]] = {}
-        self._commit_sent_at: float | None = None
-        self._committed: dict[_PartitionKey, tuple[int, str]] = {}
+        self._full = False
+        self._paused: set[PartitionKey] = set()
+        self.heard: deque[Notice] = deque()
         self.heartbeat = clock.monotonic()
         self.assigned_once = False
+        self.rebalances = 0
         self.trouble: str | None = None
-        self.commits = self.commit_failures = self.rebalances = 0
-        self._consumer.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost)
+        self.commits = Commits(name=name, assignments=self._assignments)
+        self._consumer = make_consumer(self.commits.on_commit)
+        self._consumer.subscribe(
+            list(self._sources), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
 
     @property
-    def assigned_partitions(self) -> list[int]:
-        """The partitions this worker owns, ascending."""
-        return sorted(partition for _, partition in list(self._assignments))
+    def assigned(self) -> dict[str, list[int]]:
+        """The partitions this worker owns: topic -> ascending numbers."""
+        owned: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._assignments.copy()):
+            owned.setdefault(topic, []).append(partition)
+        return owned
 
     @property
     def unfinished_records(self) -> int:
         """How many received records hold an offset that cannot be committed yet."""
-        return sum(assignment.offsets.pending_count for assignment in list(self._assignments.values()))
+        return sum(assignment.offsets.pending_count for assignment in self._assignments.copy().values())
+
+    @property
+    def held_records(self) -> int:
+        """How many received records must not start yet."""
+        return len(self._held)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong for longer than a moment."""
+        found = [self.trouble] if self.trouble is not None else []
+        for (topic, partition), assignment in self._assignments.copy().items():
+            if assignment.refused is not None:
+                found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
+        return found
 
     def step(self) -> None:
         """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
         now = self.heartbeat = self._clock.monotonic()
-        self._drain_done()
-        self._commit_when_due(now)
+        for assignment in self._assignments.values():
+            assignment.drain_done()
+        self._heed_notices(now)
+        self._release_held(now)
+        self.commits.commit_when_due(self._consumer, now)
         try:
+            self._adjust_pauses(now)
             self._take(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
             self._seek_back(error)
 
-    def stop_taking(self) -> None:
-        """Takes nothing more; go on with `step`, which then only commits and stays in the group."""
-        self._credit = Credit()
-
     def close(self) -> None:
-        """Commits what is finished and leaves the group; what was not finished goes to the next owner."""
-        self._drain_done()
-        self._release(list(self._assignments), commit=True)
+        """Commits what is finished, hands over what runs, and leaves the group."""
+        self._let_go(list(self._assignments), lost=False)
         self._consumer.close()
 
+    # Taking.
+
     def _take(self, now: float) -> None:
-        allowed = self._credit.allowed_total - self._handed_total
-        if self._paused and allowed >= self._credit.capacity_records // 2:
-            self._consumer.resume(self._unblocked())
-            self._paused = False
-        if self._paused:
-            # Polling goes on: it serves rebalances and tells the broker that this member lives.
-            self._hand_over(self._consumer.poll(POLL_SECONDS), [])
-        elif allowed > 0:
+        room = self._room()
+        if room > 0 or self._full or self._all_paused():
+            first = self._consumer.poll(self._poll_seconds(now))
+            more = min(room, CONSUME_RECORDS_MAX) - 1
+            rest = self._consumer.consume(more, 0) if first is not None and more > 0 else []
+            if first is not None:
+                self._sort([first, *rest], now)
+        else:
+            # Full, but perhaps for a moment only: a pause would throw the prefetched records away.
+            next(iter(self._sources.values())).credit.wait(0.05)
+
+    def _room(self) -> int:
+        """How many records to ask for. Those of a retry topic are bounded by what its partition may hold."""
+        only = next(iter(self._sources.values()))
+        return only.credit.room_records if only.retry_delay_seconds == 0 else CONSUME_RECORDS_MAX // 4
+
+    def _poll_seconds(self, now: float) -> float:
+        due = self._held.next_due
+        return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
+
+    def _adjust_pauses(self, now: float) -> None:
+        """Pauses the partitions that nothing may be taken from, and resumes the others.
+
+        The lane counts as full after half a second without room, and until it is half empty.
+        """
+        source = next(iter(self._sources.values()))
+        if self._room() > 0:
             self._full_since = None
-            first = self._consumer.poll(POLL_SECONDS)
-            more = min(allowed, CONSUME_RECORDS_MAX) - 1
-            self._hand_over(first, self._consumer.consume(more, 0) if first is not None and more > 0 else [])
+            if self._full and source.credit.room_records >= source.credit.capacity_records // 2:
+                self._full = False
         elif self._full_since is None:
             self._full_since = now
         elif now - self._full_since >= FULL_SECONDS_BEFORE_PAUSE:
-            self._full_since = None
-            self._paused = True
-            self._consumer.pause(self._partitions())
-        else:
-            self._credit.wait(0.05)
+            self._full = True
+        wanted = {key for key, assignment in self._assignments.items() if self._is_blocked(key, assignment)}
+        pause, resume = wanted - self._paused, self._paused - wanted
+        if pause:
+            self._consumer.pause([TopicPartition(*key) for key in pause])
+        if resume:
+            self._consumer.resume([TopicPartition(*key) for key in resume])
+        self._paused = wanted
 
-    def _hand_over(self, first: Record | None, more: list[Record]) -> None:
-        if first is None:
-            return
+    def _is_blocked(self, key: PartitionKey, assignment: Assignment) -> bool:
+        return (
+            self._full
+            or assignment.refused is not None
+            or self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL
+            or self._held.is_full(assignment, was_full=key in self._paused)
+        )
+
+    def _all_paused(self) -> bool:
+        return len(self._paused) == len(self._assignments)
+
+    def _sort(self, records: list[Record], now: float) -> None:
+        """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
         batch: list[Work] = []
-        for record in (first, *more):
+        for record in records:
             error = record.error()
             if error is not None:
                 self._on_record_error(record, error)
                 continue
             assignment = self._assignments.get((record.topic(), record.partition()))
-            # A record of a partition that was given up in between belongs to its next owner.
-            if assignment is not None and assignment.offsets.receive(record.offset()):
-                batch.append(self._work(record, assignment))
-        if batch:
-            self._handed_total += len(batch)
+            if assignment is None:
+                continue  # given up in between: it belongs to its next owner
+            verdict = assignment.receive(record.offset())
+            if verdict is Verdict.SKIP:
+                continue
+            work = self._work(record, assignment)
+            if verdict is Verdict.WITHHOLD:
+                self._held.withhold(work)
+            elif assignment.retry_delay_seconds:
+                self._held.hold_until(work, now + self._wait_seconds(work))
+            else:
+                batch.append(work)
+        self.trouble = None
+        self._send(batch)
+
+    def _wait_seconds(self, work: Work) -> float:
+        """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
+        not_before = work.history.not_before
+        if not_before is None:
+            not_before = work.record.timestamp()[1] + work.assignment.retry_delay_seconds * 1000
+        waits = (not_before - self._clock.wall_ms()) / 1000
+        return min(max(0.0, waits), float(work.assignment.retry_delay_seconds))
+
+    def _send(self, works: list[Work]) -> None:
+        by_credit: dict[Credit, list[Work]] = {}
+        for work in works:
+            by_credit.setdefault(work.assignment.credit, []).append(work)
+        for credit, batch in by_credit.items():
+            credit.spend(len(batch))
             self._deliver(batch)
+
+    def _heed_notices(self, now: float) -> None:
+        while self.heard:
+            notice = self.heard.popleft()
+            self._notices.hear(notice, now)
+            assignment = self._assignments.get((notice.topic, notice.partition))
+            if assignment is not None:
+                assignment.heed(notice, now)
+
+    def _release_held(self, now: float) -> None:
+        released = self._held.take_due(now)
+        for assignment in self._assignments.values():
+            if assignment.end_lease(now):
+                log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
+            released += self._held.take_released(assignment)
+        for work in released:
+            work.crashes = work.assignment.crashes_of(work.offset)
+        self._send(released)
 
     def _work(self, record: Record, assignment: Assignment) -> Work:
         value = record.value()
@@ -172,6 +287,7 @@ class Intake:
             size_bytes=len(value or b""),
             history=history,
             first_enqueued_at=first_enqueued_at,
+            crashes=assignment.crashes_of(record.offset()),
         )
         try:
             request = self._codec.decode(value or b"")
@@ -179,25 +295,28 @@ class Intake:
             work.problem = error
             return work
         work.request = request
-        work.priority = priority_in(request, tier=self._tier)
-        work.deadline_ms = deadline_ms(request, tier=self._tier, first_enqueued_at=first_enqueued_at)
+        work.priority = priority_in(request, tier=assignment.tier)
+        work.deadline_ms = deadline_ms(request, tier=assignment.tier, first_enqueued_at=first_enqueued_at)
         return work
+
+    # What goes wrong.
 
     def _on_record_error(self, record: Record, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             return
-        self.trouble = error.str()
-        log.warning("the client reports", tier=self._tier, topic=record.topic(), error=error.str())
+        self.trouble = f"{self.name}: {error.str()}"
+        log.warning("the client reports", intake=self.name, topic=record.topic(), error=error.str())
         assignment = self._assignments.get((record.topic(), record.partition()))
         if assignment is not None:
             # An error event can stand where records were: go back to what was really received.
             self._seek([assignment])
 
     def _seek_back(self, error: Exception) -> None:
-        self.trouble = str(error)
-        log.error("taking records failed; seeking back", tier=self._tier, error=str(error), exc_info=error)
+        self.trouble = f"{self.name}: {error}"
+        log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
         self._seek(list(self._assignments.values()))
-        self._clock_pause()
+        # An error that repeats at once must not fill the log or the processor.
+        next(iter(self._sources.values())).credit.wait(POLL_SECONDS)
 
     def _seek(self, assignments: list[Assignment]) -> None:
         for assignment in assignments:
@@ -209,95 +328,14 @@ class Intake:
             except KafkaException as error:
                 log.warning("seek failed", topic=assignment.topic, partition=assignment.partition, error=str(error))
 
-    def _clock_pause(self) -> None:
-        # An error that repeats at once must not fill the log or the processor.
-        self._credit.wait(POLL_SECONDS)
-
-    def _drain_done(self) -> None:
-        for assignment in self._assignments.values():
-            done, offsets, claims = assignment.done, assignment.offsets, assignment.claims
-            while done:
-                offset = done.popleft()
-                offsets.finish(offset)
-                claims.release(offset)
-
-    def _commit_when_due(self, now: float) -> None:
-        if now < self._commit_at:
-            return
-        if self._commit_sent_at is not None and now - self._commit_sent_at < COMMIT_LOST_SECONDS:
-            return  # one commit at a time: its answer comes by `_on_commit`
-        self._commit_at = now + COMMIT_SECONDS
-        due = self._due_commits(list(self._assignments))
-        if not due:
-            return
-        for key, (_, metadata) in due.items():
-            self._watch_metadata(key, len(metadata))
-        self._commit_sent = due
-        self._commit_sent_at = now
-        try:
-            self._consumer.commit(offsets=_topic_partitions(due), asynchronous=True)
-        except KafkaException as error:
-            self._commit_sent_at = None
-            self._note_commit_failure(error.args[0].str(), None)
-
-    def _due_commits(self, keys: list[_PartitionKey]) -> dict[_PartitionKey, tuple[int, str]]:
-        due = {}
-        for key in keys:
-            assignment = self._assignments[key]
-            position = assignment.offsets.position()
-            if position is None:
-                continue
-            running = tuple((offset, 0) for offset in assignment.claims.running())
-            metadata = assignment.offsets.metadata(running=running)
-            if self._committed.get(key) != (position, metadata):
-                due[key] = (position, metadata)
-        return due
-
-    def _watch_metadata(self, key: _PartitionKey, size_bytes: int) -> None:
-        """Takes nothing more from a partition whose commits can hardly say what is finished; until they can again."""
-        full = size_bytes >= METADATA_BYTES_NEARLY_FULL
-        if full == (key in self._full_metadata):
-            return
-        partition = [TopicPartition(*key)]
-        if full:
-            self._full_metadata.add(key)
-            self._consumer.pause(partition)
-        else:
-            self._full_metadata.remove(key)
-            if not self._paused:
-                self._consumer.resume(partition)
-
-    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        self._commit_sent_at = None
-        sent, self._commit_sent = self._commit_sent, {}
-        self._note_committed(error, partitions, sent)
-
-    def _note_committed(
-        self,
-        error: KafkaError | None,
-        partitions: list[TopicPartition],
-        sent: dict[_PartitionKey, tuple[int, str]],
-    ) -> None:
-        if error is not None and error.code() != KafkaError._NO_OFFSET:
-            self._note_commit_failure(error.str(), None)
-        for partition in partitions or ():
-            key = (partition.topic, partition.partition)
-            if partition.error is not None:
-                self._note_commit_failure(partition.error.str(), key)
-            elif error is None and key in sent and key in self._assignments:
-                self._committed[key] = sent[key]
-                self.commits += 1
-
-    def _note_commit_failure(self, error: str, key: _PartitionKey | None) -> None:
-        self.commit_failures += 1
-        log.warning("commit failed; it is made again", tier=self._tier, partition=key and key[1], error=error)
+    # Partitions that come and go.
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             self._assign(partitions)
-        except Exception as error:
-            self.trouble = str(error)
-            log.error("assignment failed", tier=self._tier, error=str(error), exc_info=error)
+        except Exception as error:  # an exception here would lose fetched records
+            self.trouble = f"{self.name}: {error}"
+            log.error("assignment failed", intake=self.name, error=str(error), exc_info=error)
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
@@ -305,9 +343,11 @@ class Intake:
         self._epoch += 1
         if not partitions:
             return
+        now = self._clock.monotonic()
         starts = []
         for partition in self._committed_of(partitions):
             key = (partition.topic, partition.partition)
+            source = self._sources[partition.topic]
             offset = partition.offset if partition.offset >= 0 else None
             metadata = NOTHING
             if offset is not None:
@@ -316,19 +356,23 @@ class Intake:
                     log.warning("foreign commit metadata ignored", topic=partition.topic, partition=partition.partition)
                 else:
                     metadata = decoded
-            self._assignments[key] = Assignment(
+            assignment = Assignment(
                 topic=partition.topic,
                 partition=partition.partition,
-                tier=self._tier,
+                tier=source.tier,
+                retry_delay_seconds=source.retry_delay_seconds,
+                credit=source.credit,
                 epoch=self._epoch,
-                offsets=PartitionOffsets(committed=offset, metadata=metadata),
+                now=now,
+                committed=offset,
+                metadata=metadata,
             )
+            self._notices.tell(assignment, now)
+            self._assignments[key] = assignment
             # Without a commit the client starts at the first record: auto.offset.reset is earliest.
             starts.append(TopicPartition(*key, OFFSET_STORED if offset is None else offset))
         self._consumer.incremental_assign(starts)
-        if self._paused:
-            self._consumer.pause(starts)
-        log.info("partitions assigned", tier=self._tier, partitions=[start.partition for start in starts])
+        log.info("partitions assigned", intake=self.name, partitions=_named(starts))
 
     def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """What the group has committed. Unknown counts as nothing: the client then asks for the offsets itself."""
@@ -338,54 +382,57 @@ class Intake:
                 if partition.error is not None:
                     raise KafkaException(partition.error)
         except KafkaException as error:
-            self.trouble = str(error)
-            log.error("committed offsets unknown; finished requests may run again", tier=self._tier, error=str(error))
+            self.trouble = f"{self.name}: {error}"
+            log.error("committed offsets unknown; finished requests may run again", intake=self.name, error=str(error))
             return [TopicPartition(partition.topic, partition.partition, OFFSET_STORED) for partition in partitions]
         return committed
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             self.rebalances += 1
-            self._drain_done()
-            self._release([(partition.topic, partition.partition) for partition in partitions], commit=True)
-        except Exception as error:
-            log.error("revocation failed", tier=self._tier, error=str(error), exc_info=error)
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=False)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("revocation failed", intake=self.name, error=str(error), exc_info=error)
 
     def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             self.rebalances += 1
-            log.warning(
-                "partitions lost", tier=self._tier, partitions=[partition.partition for partition in partitions]
-            )
-            self._release([(partition.topic, partition.partition) for partition in partitions], commit=False)
-        except Exception as error:
-            log.error("giving up lost partitions failed", tier=self._tier, error=str(error), exc_info=error)
+            log.warning("partitions lost", intake=self.name, partitions=_named(partitions))
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=True)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("giving up lost partitions failed", intake=self.name, error=str(error), exc_info=error)
 
-    def _release(self, keys: list[_PartitionKey], *, commit: bool) -> None:
-        """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards."""
-        keys = [key for key in keys if key in self._assignments]
+    def _let_go(self, keys: list[PartitionKey], *, lost: bool) -> None:
+        """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards.
+
+        Revoked ones are committed a last time, with what is finished and what runs; of lost ones another member may
+        have committed more already.
+        """
+        last: dict[PartitionKey, tuple[int, str]] = {}
+        handed_over = []
         for key in keys:
-            self._assignments[key].claims.close()
-        due = self._due_commits(keys) if commit else {}
-        if due:
-            try:
-                committed = self._consumer.commit(offsets=_topic_partitions(due), asynchronous=False)
-                self._note_committed(None, committed, due)
-            except KafkaException as error:
-                self._note_commit_failure(error.args[0].str(), None)
-        for key in keys:
+            assignment = self._assignments.get(key)
+            if assignment is None:
+                continue
+            assignment.lost = lost
+            assignment.drain_done()
+            running, commit = assignment.close()
+            if commit is not None:
+                last[key] = commit
+            handed_over.append(HandedOver(assignment=assignment, running=running))
+        if last and not lost:
+            self.commits.commit_last(self._consumer, self._clock, last)
+        for over in handed_over:
+            key = (over.assignment.topic, over.assignment.partition)
             del self._assignments[key]
-            self._committed.pop(key, None)
-            self._full_metadata.discard(key)
-        if keys:
-            log.info("partitions given up", tier=self._tier, partitions=[partition for _, partition in keys])
-
-    def _partitions(self) -> list[TopicPartition]:
-        return [TopicPartition(*key) for key in self._assignments]
-
-    def _unblocked(self) -> list[TopicPartition]:
-        return [TopicPartition(*key) for key in self._assignments if key not in self._full_metadata]
+            self._paused.discard(key)
+            self.commits.forget(key)
+            self._held.drop(over.assignment)
+            if over.running and not lost:
+                self._hand_over(over)
+        if handed_over:
+            log.info("partitions let go", intake=self.name, partitions=sorted(keys), lost=lost)
 
 
-def _topic_partitions(due: dict[_PartitionKey, tuple[int, str]]) -> list[TopicPartition]:
-    return [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in due.items()]
+def _named(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{partition.topic}/{partition.partition}" for partition in partitions]

@@ -57,6 +57,8 @@ class Stats:
 
     received: dict[Tier, int] = field(default_factory=_per_tier)
     started: dict[Tier, int] = field(default_factory=_per_tier)
+    retries: dict[Tier, int] = field(default_factory=_per_tier)
+    duplicates: dict[Tier, int] = field(default_factory=_per_tier)
     outcomes: dict[tuple[Tier, Reason], int] = field(default_factory=dict)
     queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
@@ -78,11 +80,10 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierGauges:
-    """How a tier stands at the moment of a scrape."""
+class IntakeGauges:
+    """How an intake stands at the moment of a scrape."""
 
-    lane_records: int
-    lane_bytes: int
+    held_records: int
     assigned_partitions: int
     unfinished_records: int
     commits: int
@@ -99,7 +100,10 @@ class Gauges:
     breaker_open: bool
     breaker_opened: int
     undelivered: int
-    tiers: dict[Tier, TierGauges]
+    handed_over_running: int
+    lane_records: dict[Tier, int]
+    lane_bytes: dict[Tier, int]
+    intakes: dict[str, IntakeGauges]
 
 
 class Collector:
@@ -122,13 +126,19 @@ class Collector:
         stats = self._stats
         received = CounterMetricFamily("forebay_received", "Records taken from Kafka", labels=["tier"])
         started = CounterMetricFamily("forebay_started", "Executions started", labels=["tier"])
+        retries = CounterMetricFamily("forebay_retries", "Failed executions that are tried again", labels=["tier"])
+        duplicates = CounterMetricFamily(
+            "forebay_duplicates", "Records skipped because their request has its outcome already", labels=["tier"]
+        )
         for tier in TIERS:
             received.add_metric([tier], stats.received[tier])
             started.add_metric([tier], stats.started[tier])
+            retries.add_metric([tier], stats.retries[tier])
+            duplicates.add_metric([tier], stats.duplicates[tier])
         outcomes = CounterMetricFamily("forebay_outcomes", "Requests that ended", labels=["tier", "status", "reason"])
         for (tier, reason), number in sorted(stats.outcomes.items(), key=lambda item: (item[0][0], item[0][1].code)):
             outcomes.add_metric([tier, reason.status, reason.code], number)
-        yield from (received, started, outcomes)
+        yield from (received, started, retries, duplicates, outcomes)
         yield CounterMetricFamily(
             "forebay_backend_failures",
             "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529",
@@ -166,9 +176,21 @@ class Collector:
         yield GaugeMetricFamily(
             "forebay_undelivered_records", "Outcome records on their way to Kafka", value=now.undelivered
         )
+        yield GaugeMetricFamily(
+            "forebay_handed_over_requests",
+            "Requests that run here for partitions that others own now",
+            value=now.handed_over_running,
+        )
+        for name, meaning, values in (
+            ("forebay_lane_records", "Requests taken from Kafka and not yet started", now.lane_records),
+            ("forebay_lane_bytes", "Memory they take, estimated", now.lane_bytes),
+        ):
+            gauge = GaugeMetricFamily(name, meaning, labels=["tier"])
+            for tier, value in values.items():
+                gauge.add_metric([tier], value)
+            yield gauge
         gauges = (
-            ("lane_records", "forebay_lane_records", "Requests taken from Kafka and not yet started"),
-            ("lane_bytes", "forebay_lane_bytes", "Memory they take, estimated"),
+            ("held_records", "forebay_held_records", "Records received that must not start yet"),
             ("assigned_partitions", "forebay_assigned_partitions", "Partitions this worker owns"),
             (
                 "unfinished_records",
@@ -182,12 +204,12 @@ class Collector:
             ("rebalances", "forebay_rebalances", "Times that partitions came or went"),
         )
         for attribute, name, meaning in gauges:
-            gauge = GaugeMetricFamily(name, meaning, labels=["tier"])
-            for tier, values in now.tiers.items():
-                gauge.add_metric([tier], getattr(values, attribute))
+            gauge = GaugeMetricFamily(name, meaning, labels=["intake"])
+            for intake, of_intake in now.intakes.items():
+                gauge.add_metric([intake], getattr(of_intake, attribute))
             yield gauge
         for attribute, name, meaning in counters:
-            counter = CounterMetricFamily(name, meaning, labels=["tier"])
-            for tier, values in now.tiers.items():
-                counter.add_metric([tier], getattr(values, attribute))
+            counter = CounterMetricFamily(name, meaning, labels=["intake"])
+            for intake, of_intake in now.intakes.items():
+                counter.add_metric([intake], getattr(of_intake, attribute))
             yield counter

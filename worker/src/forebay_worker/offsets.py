@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 
-from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, encode_metadata, runs_of
+from forebay_schemas.offsets_metadata import runs_of
 
 
 class PartitionOffsets:
@@ -15,15 +14,14 @@ class PartitionOffsets:
     ones do not exist (compaction, transaction markers), so they hold nothing up.
     """
 
-    __slots__ = ("_finished", "_next", "_pending", "committed")
+    __slots__ = ("_finished", "_next", "_pending")
 
-    def __init__(self, *, committed: int | None, metadata: CommitMetadata = NOTHING) -> None:
-        """``committed``: what the group had committed, None for nothing; ``metadata``: what that commit said beyond."""
-        self.committed = committed
+    def __init__(self, *, committed: int | None, finished: tuple[tuple[int, int], ...] = ()) -> None:
+        """``committed``: the group's committed offset, None for none; ``finished``: runs ``(first, length)`` beyond."""
         self._next = committed
         self._pending: deque[int] = deque()
         self._finished: set[int] = set()
-        for first, length in metadata.finished:
+        for first, length in finished:
             self._finished.update(range(first, first + length))
 
     @property
@@ -49,7 +47,8 @@ class PartitionOffsets:
 
     def finish(self, offset: int) -> None:
         """Notes that an offset's outcome is durable."""
-        if self._pending and offset < self._pending[0]:
+        lowest = self.position()
+        if lowest is not None and offset < lowest:
             return
         self._finished.add(offset)
         self._advance()
@@ -63,60 +62,14 @@ class PartitionOffsets:
         """The lowest unfinished offset, which is what to commit; None when nothing is known yet."""
         return self._pending[0] if self._pending else self._next
 
-    def metadata(self, *, running: tuple[tuple[int, int], ...], lease_until_ms: int | None = None) -> str:
-        """What to commit beside `position`."""
+    def is_finished(self, offset: int) -> bool:
+        """Whether an offset at or above `position` is finished."""
+        return offset in self._finished
+
+    def finished_beyond(self) -> tuple[tuple[int, int], ...]:
+        """The runs ``(first, length)`` of finished offsets at or above `position`."""
         position = self.position()
-        if position is None:
-            return ""
-        # Offsets finished ahead that compaction took away never arrive: nobody else would remove them.
-        self._finished = {offset for offset in self._finished if offset >= position}
-        return encode_metadata(
-            position,
-            CommitMetadata(
-                finished=runs_of(sorted(self._finished)),
-                running=tuple(pair for pair in running if pair[0] >= position),
-                lease_until_ms=lease_until_ms,
-            ),
-        )
-
-
-class Claims:
-    """Which offsets of one assignment are being executed.
-
-    The one object that the consumer's thread and the dispatching thread share: after `close` no claim succeeds, and
-    what `close` returned is all that runs.
-    """
-
-    __slots__ = ("_lock", "_open", "_running")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = True
-        self._running: set[int] = set()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open
-
-    def claim(self, offset: int) -> bool:
-        """Asks for the right to execute; False when the partition was given up."""
-        with self._lock:
-            if self._open:
-                self._running.add(offset)
-            return self._open
-
-    def release(self, offset: int) -> None:
-        """Execution ended, by an outcome or by going back to its lane."""
-        with self._lock:
-            self._running.discard(offset)
-
-    def running(self) -> tuple[int, ...]:
-        """The offsets being executed, ascending."""
-        with self._lock:
-            return tuple(sorted(self._running))
-
-    def close(self) -> tuple[int, ...]:
-        """Lets no further offset be claimed; returns those being executed."""
-        with self._lock:
-            self._open = False
-            return tuple(sorted(self._running))
+        if position is not None and self._finished:
+            # Offsets finished ahead that compaction took away never arrive: nobody else would remove them.
+            self._finished = {offset for offset in self._finished if offset >= position}
+        return runs_of(sorted(self._finished))

@@ -14,11 +14,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.coordination import Notice, encode_notice
 from forebay_schemas.reasons import Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
-from forebay_worker.dead_letters import OutRecord, dead_letter
+from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record
+from forebay_worker.known import KnownOutcomes
 from forebay_worker.metrics import Stats
 from forebay_worker.work import Answer, Failure, Work
 
@@ -28,7 +30,19 @@ DELIVERY_STALL_SECONDS = 3.0
 """Without a delivery for so long while records wait, dispatch stops: what cannot be reported must not be run."""
 
 AGAIN_SECONDS = 1.0
+REFUSED_AGAIN_SECONDS = 5.0
 RESULT_OVERHEAD_BYTES = 4 * 1024
+
+_REFUSED_FOR_GOOD = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_RECORD,
+    }
+)
 
 log = structlog.get_logger("forebay.outcome")
 
@@ -57,6 +71,7 @@ class Reporter:
         self._stats = stats
         # A closure for each delivery report costs 2.4 microseconds (measured); results are found by their key.
         self._awaiting: dict[bytes, deque[Work]] = {}
+        self._known = KnownOutcomes()
         self._again: deque[tuple[float, Work, OutRecord]] = deque()
         self._last_delivery = clock.monotonic()
         self.undelivered_records = 0
@@ -93,18 +108,52 @@ class Reporter:
         work.awaiting = 1
         self._produce_result(work, result.request_id.encode(), value)
 
-    def expired(self, work: Work, reason: Reason, *, service_seconds: float | None = None) -> None:
-        """The deadline passed, before or during the execution."""
+    def expired(
+        self, work: Work, reason: Reason, *, cause: str | None = None, service_seconds: float | None = None
+    ) -> None:
+        """The deadline passed, before or during the execution, or will before a retry."""
         late_seconds = (self._clock.wall_ms() - work.deadline_ms) / 1000
-        self._end(work, reason, f"the deadline passed {late_seconds:.3f} s ago", service_seconds, dead=False)
+        error = cause if cause is not None else f"the deadline passed {late_seconds:.3f} s ago"
+        self._end(work, reason, error, service_seconds, dead=False)
 
-    def failed(self, work: Work, failure: Failure, *, service_seconds: float) -> None:
+    def retry(self, work: Work, failure: Failure, *, delay_seconds: int) -> None:
+        """The execution failed and is tried again after a delay, by whoever reads the retry topic then."""
+        self._stats.retries[work.tier] += 1
+        work.awaiting = 1
+        topic = self._pool.retry(work.tier, delay_seconds)
+        not_before = self._clock.wall_ms() + delay_seconds * 1000
+        self._produce(work, retry_record(work, topic=topic, not_before=not_before, reason=failure.reason))
+
+    def is_known(self, work: Work, now: float) -> bool:
+        """Whether this worker has reported an outcome of the same request."""
+        assert work.request is not None
+        return self._known.has(work.request.request_id, work.history.replay_count, now)
+
+    def skip_duplicate(self, work: Work) -> None:
+        """The request has its outcome already: its record is finished without another."""
+        self._stats.duplicates[work.tier] += 1
+        work.assignment.done.append(work.offset)
+
+    def failed(self, work: Work, failure: Failure, *, service_seconds: float | None) -> None:
         """The execution failed and nothing more is tried."""
         self._end(work, failure.reason, failure.error, service_seconds, dead=True)
 
     def rejected(self, work: Work, reason: Reason, error: str) -> None:
         """The record cannot be run at all; it is kept as a dead letter."""
         self._end(work, reason, error, None, dead=True)
+
+    def send_notice(self, notice: Notice) -> None:
+        """Tells the other workers something; best effort, since a lease ends by itself."""
+        try:
+            self._producer.produce(
+                self._pool.coordination,
+                encode_notice(notice),
+                self._worker_id.encode(),
+                headers=None,
+                on_delivery=_notice_delivered,
+            )
+        except (BufferError, KafkaException) as error:
+            log.warning("notice not sent", error=str(error))
 
     def poll(self) -> None:
         """Serves delivery reports and sends again what failed; call it many times a second."""
@@ -150,7 +199,7 @@ class Reporter:
             status=reason.status,
             reason=reason.code,
             tier=work.tier.value,
-            attempt=work.history.attempt,
+            attempt=work.attempt,
             worker=self._worker_id,
             queue_seconds=max(0, waited_ms) / 1000,
             service_seconds=None if service_seconds is None else round(service_seconds, 6),
@@ -191,29 +240,42 @@ class Reporter:
         if not waiting:
             del self._awaiting[key]
         if error is None:
-            self._delivered(work, message.value())
+            self._delivered(work, message.value(), is_result=True)
             return
         value = message.value()
         self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
 
     def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, _message: Any) -> None:
         if error is None:
-            self._delivered(work, record.value)
+            self._delivered(work, record.value, is_result=False)
         else:
             self._later(work, record, error)
 
-    def _delivered(self, work: Work, value: bytes | None) -> None:
+    def _delivered(self, work: Work, value: bytes | None, *, is_result: bool) -> None:
         self._uncount(value)
-        self._last_delivery = self._clock.monotonic()
+        now = self._last_delivery = self._clock.monotonic()
+        work.assignment.refused = None
         work.awaiting -= 1
         if work.awaiting == 0:
             work.assignment.done.append(work.offset)
+        if is_result:
+            self._known.add(work.request_id or "", work.history.replay_count, now)
 
-    def _later(self, work: Work, record: OutRecord, error: Exception | KafkaError) -> None:
-        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile."""
+    def _later(self, work: Work, record: OutRecord, error: BufferError | KafkaException | KafkaError) -> None:
+        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile.
+
+        One that Kafka refuses for good (no permission, no such topic) stops its partition, and says so, until it works.
+        """
         self._stats.produce_failures += 1
-        log.warning("outcome not delivered, trying again", topic=record.topic, offset=work.offset, error=str(error))
-        self._again.append((self._clock.monotonic() + AGAIN_SECONDS, work, record))
+        cause = error.args[0] if isinstance(error, KafkaException) else error
+        again_seconds = AGAIN_SECONDS
+        if isinstance(cause, KafkaError) and cause.code() in _REFUSED_FOR_GOOD:
+            work.assignment.refused = f"{record.topic}: {cause.str()}"
+            again_seconds = REFUSED_AGAIN_SECONDS
+            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=cause.str())
+        else:
+            log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=str(cause))
+        self._again.append((self._clock.monotonic() + again_seconds, work, record))
 
     def _count(self, value: bytes | None) -> None:
         self.undelivered_records += 1
@@ -222,3 +284,8 @@ class Reporter:
     def _uncount(self, value: bytes | None) -> None:
         self.undelivered_records -= 1
         self.undelivered_bytes -= len(value or b"")
+
+
+def _notice_delivered(error: KafkaError | None, _message: Any) -> None:
+    if error is not None:
+        log.warning("notice not delivered", error=error.str())

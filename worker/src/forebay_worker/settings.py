@@ -48,6 +48,11 @@ class WorkerSettings(CommonSettings):
     buffer_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of requests taken from Kafka but not yet started"
     )
+    max_retries: int = Field(default=3, ge=0, le=99, description="Retries after a first failure, then dead letter")
+    retry_statuses: list[int] = Field(
+        default=[408, 425, 429, 500, 502, 503, 504, 529],
+        description="HTTP statuses after which the same request may succeed later, as JSON: [500, 502]",
+    )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="How long running requests may finish after SIGTERM; then they are given back"
     )

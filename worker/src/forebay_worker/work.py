@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import Header, History
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
-from forebay_worker.offsets import Claims, PartitionOffsets
+from forebay_worker.assignment import Assignment
 
 
 class Record(Protocol):
@@ -29,31 +28,12 @@ class Record(Protocol):
     def error(self) -> Any: ...
 
 
-class Assignment:
-    """One partition for as long as this worker owns it. A later assignment of the same partition is another object.
-
-    ``offsets`` belongs to the consumer's thread. ``claims`` is shared, and closed when the partition is given up.
-    ``done`` takes finished offsets from the event loop's thread to the consumer's.
-    """
-
-    __slots__ = ("claims", "done", "epoch", "offsets", "partition", "tier", "topic")
-
-    def __init__(self, *, topic: str, partition: int, tier: Tier, epoch: int, offsets: PartitionOffsets) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.tier = tier
-        self.epoch = epoch
-        self.offsets = offsets
-        self.claims = Claims()
-        self.done: deque[int] = deque()
-
-
 class Work(msgspec.Struct, gc=False):
     """A record that the worker owns until its outcome is durable.
 
     ``request`` is None when the record could not be decoded: then ``problem`` says why. Times: ``first_enqueued_at``
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
-    ``awaiting``: records of its outcome that are not yet delivered.
+    ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     """
 
     record: Record
@@ -70,10 +50,16 @@ class Work(msgspec.Struct, gc=False):
     failed_at: float = 0.0
     failures_among_answers: int = 0
     awaiting: int = 0
+    crashes: int = 0
 
     @property
     def tier(self) -> Tier:
         return self.assignment.tier
+
+    @property
+    def attempt(self) -> int:
+        """The number of this execution among those that count: 1 for the first."""
+        return self.history.attempt
 
     @property
     def request_id(self) -> str | None:
@@ -99,10 +85,15 @@ class Failure:
     """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
 
     ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
-    to say.
+    to say. ``retryable``: whether the same request may succeed later, when the reason alone does not say it.
     """
 
     reason: Reason
     error: str
     of_backend: bool = False
+    retryable: bool | None = None
     retry_after_seconds: float | None = None
+
+    @property
+    def may_retry(self) -> bool:
+        return self.reason.retryable if self.retryable is None else self.retryable

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import JsonCodec
 from forebay_schemas.kafka import (
     KafkaConnection,
@@ -23,15 +24,18 @@ from forebay_schemas.kafka import (
     create_client,
     make_admin,
     producer_config,
+    reader_config,
     require_topics,
 )
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import LATER_BYTES_MAX, Pool
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
+from forebay_worker.coordination import CoordinationReader, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
-from forebay_worker.intake import Intake, KafkaConsumer, OnCommit
-from forebay_worker.metrics import Collector, Gauges, Stats, TierGauges
+from forebay_worker.handover import HandOvers
+from forebay_worker.intake import HandedOver, Intake, KafkaConsumer, OnCommit, Source
+from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.pacing import FixedLimit
@@ -41,7 +45,7 @@ from forebay_worker.work import Work
 TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 15.0
 HEARTBEAT_SECONDS_MAX = 30.0
-INTAKE_CLOSE_SECONDS_MAX = 15.0
+THREADS_SECONDS_MAX = 15.0
 
 log = structlog.get_logger("forebay.worker")
 
@@ -57,9 +61,9 @@ class Worker:
         self._handler = load_handler(settings.handler) if settings.handler is not None else None
         self._clock = SystemClock()
         self._stats = Stats()
-        self._intakes: dict[Tier, Intake] = {}
+        self._intakes: dict[str, Intake] = {}
         self._threads: list[threading.Thread] = []
-        self._close_intakes = threading.Event()
+        self._close_threads = threading.Event()
         self._drain = asyncio.Event()
         self._loop_heartbeat = self._clock.monotonic()
         self._ops_port = 0
@@ -67,6 +71,8 @@ class Worker:
     async def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` when it cannot start."""
         loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._drain.set)
         await asyncio.to_thread(self._require_topics)
         self._producer = create_client(
             Producer,
@@ -85,56 +91,97 @@ class Worker:
             reporter=self._reporter,
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
+            retries_max=self._settings.max_retries,
         )
+        self._hand_overs = HandOvers(worker_id=self._settings.worker_id, send=self._reporter.send_notice)
         self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._drain.set)
         try:
-            self._start_intakes(loop)
+            self._start_threads(loop)
             log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
             await self._turn_until(self._drain.is_set)
             await self._stop()
         finally:
-            self._close_intakes.set()
+            self._close_threads.set()
             await self._backend.close()
             await ops.stop()
         log.info("drained")
 
     def _require_topics(self) -> None:
         admin = make_admin(self._connection, client_id=self._settings.worker_id)
-        needed = [self._pool.requests(tier) for tier in TIERS] + [self._pool.results, self._pool.dead_letter]
-        require_topics(admin, needed, connection=self._connection, pool=self._pool.name)
+        pool = self._pool
+        needed = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
+        found = require_topics(admin, [*needed, pool.coordination], connection=self._connection, pool=pool.name)
+        self._coordination_partitions = found[pool.coordination]
 
-    def _start_intakes(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         def deliver(batch: list[Work]) -> None:
             loop.call_soon_threadsafe(self._accept, batch)
 
-        for tier in TIERS:
-            intake = Intake(
-                make_consumer=partial(self._make_consumer, tier),
-                topic=self._pool.requests(tier),
+        def hand_over(over: HandedOver) -> None:
+            loop.call_soon_threadsafe(self._hand_overs.add, over)
+
+        pool, dispatcher = self._pool, self._dispatcher
+        sources = {
+            tier.value: [
+                Source(topic=pool.requests(tier), tier=tier, retry_delay_seconds=0, credit=dispatcher.credits[tier])
+            ]
+            for tier in TIERS
+        }
+        sources["retry"] = [
+            Source(
+                topic=pool.retry(tier, delay),
                 tier=tier,
+                retry_delay_seconds=delay,
+                credit=dispatcher.retry_credits[tier],
+            )
+            for tier in TIERS
+            for delay in RETRY_DELAYS_SECONDS
+        ]
+        for name, of_intake in sources.items():
+            intake = Intake(
+                name=name,
+                make_consumer=partial(self._make_consumer, name),
+                sources=of_intake,
                 codec=JsonCodec(),
                 clock=self._clock,
-                credit=self._dispatcher.credits[tier],
                 deliver=deliver,
+                hand_over=hand_over,
             )
-            self._intakes[tier] = intake
-            thread = threading.Thread(target=self._run_intake, args=(intake,), name=f"intake-{tier}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._intakes[name] = intake
+            self._start_thread(f"intake-{name}", intake)
+        reader = CoordinationReader(
+            consumer=cast(FollowingConsumer, self._make_reader()),
+            topic=pool.coordination,
+            partitions=self._coordination_partitions,
+            clock=self._clock,
+            hear=self._hear,
+        )
+        self._start_thread("coordination", reader)
 
-    def _make_consumer(self, tier: Tier, on_commit: OnCommit) -> KafkaConsumer:
-        config = consumer_config(self._connection, client_id=self._settings.worker_id, group=self._pool.group(tier))
+    def _start_thread(self, name: str, loop: Intake | CoordinationReader) -> None:
+        thread = threading.Thread(target=self._run_thread, args=(loop,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run_thread(self, loop: Intake | CoordinationReader) -> None:
+        while not self._close_threads.is_set():
+            loop.step()
+        loop.close()
+
+    def _make_consumer(self, name: str, on_commit: OnCommit) -> KafkaConsumer:
+        group = f"forebay.{self._pool.name}.{name}"
+        config = consumer_config(self._connection, client_id=self._settings.worker_id, group=group)
         return cast(KafkaConsumer, create_client(Consumer, {**config, "on_commit": on_commit}))
 
-    def _run_intake(self, intake: Intake) -> None:
-        while not self._close_intakes.is_set():
-            intake.step()
-        intake.close()
+    def _make_reader(self) -> Consumer:
+        return create_client(Consumer, reader_config(self._connection, client_id=self._settings.worker_id))
+
+    def _hear(self, notice: Notice) -> None:
+        for intake in self._intakes.values():
+            intake.heard.append(notice)
 
     def _accept(self, batch: list[Work]) -> None:
         self._dispatcher.accept(batch)
@@ -145,25 +192,30 @@ class Worker:
             self._loop_heartbeat = self._clock.monotonic()
             self._reporter.poll()
             self._dispatcher.tick()
+            self._hand_overs.step(self._loop_heartbeat)
             self._executor.cancel_overdue()
             self._executor.start_runnable()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _stop(self) -> None:
-        """Starts nothing more, lets finish what runs, delivers, commits, leaves; in this order, each step bounded."""
-        log.info("draining", running=len(self._dispatcher.running), drain_seconds=self._settings.drain_seconds)
-        self._dispatcher.stopping = True
-        for intake in self._intakes.values():
-            intake.stop_taking()
-        await self._turn_for(self._settings.drain_seconds, lambda: not self._dispatcher.running)
-        if self._dispatcher.running:
-            log.warning("drain time is over; giving back what still runs", running=len(self._dispatcher.running))
+        """Lets go of all partitions within a second, then lets finish what runs, delivers, and says so.
+
+        The new owners withhold what runs here until they are told what became of it.
+        """
+        dispatcher = self._dispatcher
+        log.info("draining", running=len(dispatcher.running), drain_seconds=self._settings.drain_seconds)
+        dispatcher.stopping = True
+        self._close_threads.set()
+        await self._turn_for(self._settings.drain_seconds, lambda: not dispatcher.running)
+        if dispatcher.running:
+            log.warning("drain time is over; giving back what still runs", running=len(dispatcher.running))
             await self._executor.give_back()
         await self._turn_for(FLUSH_SECONDS_MAX, lambda: self._reporter.undelivered_records == 0)
         if self._reporter.undelivered_records:
             log.error("outcomes not delivered; their requests run again", records=self._reporter.undelivered_records)
-        self._close_intakes.set()
-        await self._turn_for(INTAKE_CLOSE_SECONDS_MAX, lambda: not any(t.is_alive() for t in self._threads))
+        await self._turn_for(THREADS_SECONDS_MAX, lambda: not any(thread.is_alive() for thread in self._threads))
+        self._hand_overs.step(self._clock.monotonic())
+        await asyncio.to_thread(self._producer.flush, FLUSH_SECONDS_MAX)
 
     async def _turn_for(self, seconds: float, done: Any) -> None:
         end = self._clock.monotonic() + seconds
@@ -179,7 +231,7 @@ class Worker:
 
     def _not_alive(self) -> list[str]:
         now = self._clock.monotonic()
-        beats = {f"intake-{tier}": intake.heartbeat for tier, intake in self._intakes.items()}
+        beats = {f"intake {name}": intake.heartbeat for name, intake in self._intakes.items()}
         beats["loop"] = self._loop_heartbeat
         return [
             f"{name} has not turned for {now - beat:.0f} s"
@@ -191,10 +243,11 @@ class Worker:
         if self._drain.is_set():
             return ["draining"]
         problems = [
-            f"{tier}: the group has not assigned partitions yet"
-            for tier in TIERS
-            if tier not in self._intakes or not self._intakes[tier].assigned_once
+            f"{name}: the group has not assigned partitions yet"
+            for name, intake in self._intakes.items()
+            if not intake.assigned_once
         ]
+        problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
         return problems
@@ -206,17 +259,19 @@ class Worker:
             breaker_open=self._dispatcher.breaker.probe_at is not None,
             breaker_opened=self._dispatcher.breaker.opened_count,
             undelivered=self._reporter.undelivered_records,
-            tiers={
-                tier: TierGauges(
-                    lane_records=len(self._dispatcher.lanes[tier]),
-                    lane_bytes=self._dispatcher.lanes[tier].size_bytes,
-                    assigned_partitions=len(intake.assigned_partitions),
+            handed_over_running=self._hand_overs.running_count,
+            lane_records={tier: len(self._dispatcher.lanes[tier]) for tier in TIERS},
+            lane_bytes={tier: self._dispatcher.lanes[tier].size_bytes for tier in TIERS},
+            intakes={
+                name: IntakeGauges(
+                    held_records=intake.held_records,
+                    assigned_partitions=sum(len(numbers) for numbers in intake.assigned.values()),
                     unfinished_records=intake.unfinished_records,
-                    commits=intake.commits,
-                    commit_failures=intake.commit_failures,
+                    commits=intake.commits.confirmed_count,
+                    commit_failures=intake.commits.failed_count,
                     rebalances=intake.rebalances,
                 )
-                for tier, intake in self._intakes.items()
+                for name, intake in self._intakes.items()
             },
         )
 
@@ -239,12 +294,19 @@ class Worker:
                     "waiting_bytes": dispatcher.lanes[tier].size_bytes,
                     "lookahead_records": dispatcher.credits[tier].capacity_records,
                     "running": sum(work.tier is tier for work in running),
-                    "assigned_partitions": intake.assigned_partitions,
-                    "unfinished_records": intake.unfinished_records,
-                    "trouble": intake.trouble,
                 }
-                for tier, intake in self._intakes.items()
+                for tier in TIERS
             },
+            "intakes": {
+                name: {
+                    "assigned": intake.assigned,
+                    "held_records": intake.held_records,
+                    "unfinished_records": intake.unfinished_records,
+                    "troubles": intake.troubles,
+                }
+                for name, intake in self._intakes.items()
+            },
+            "handed_over_running": self._hand_overs.running_count,
             "running": [
                 {
                     "request_id": work.request_id,

@@ -1,0 +1,208 @@
+"""One partition for as long as this worker owns it: which of its records to run, to skip or to withhold, and what to
+commit. Pure; the consumer's thread owns it, but for the two members named in `Assignment`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+
+from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, encode_metadata
+from forebay_schemas.tiers import Tier
+from forebay_worker.credit import Credit
+from forebay_worker.offsets import PartitionOffsets
+
+CRASHES_MAX = 2
+"""A request that was running when so many workers died is not run again."""
+
+
+class Claims:
+    """Which offsets of one assignment are being executed.
+
+    The one object that the consumer's thread and the dispatching thread both change: after `close` no claim succeeds,
+    and what `close` returned is all that runs.
+    """
+
+    __slots__ = ("_lock", "_open", "_running")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._running: set[int] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def claim(self, offset: int) -> bool:
+        """Asks for the right to execute; False when the partition was given up."""
+        with self._lock:
+            if self._open:
+                self._running.add(offset)
+            return self._open
+
+    def release(self, offset: int) -> None:
+        """Execution ended, by an outcome or by going back to its lane."""
+        with self._lock:
+            self._running.discard(offset)
+
+    def running(self) -> tuple[int, ...]:
+        """The offsets being executed, ascending."""
+        with self._lock:
+            return tuple(sorted(self._running))
+
+    def close(self) -> tuple[int, ...]:
+        """Lets no further offset be claimed; returns those being executed."""
+        with self._lock:
+            self._open = False
+            return tuple(sorted(self._running))
+
+
+class Verdict(Enum):
+    """What to do with a record that arrived."""
+
+    RUN = "run"
+    SKIP = "skip"
+    WITHHOLD = "withhold"
+
+
+class Assignment:
+    """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one.
+
+    ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
+    ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
+    """
+
+    __slots__ = (
+        "_crashes",
+        "_handed_over",
+        "_lease_until",
+        "claims",
+        "credit",
+        "done",
+        "epoch",
+        "lost",
+        "offsets",
+        "partition",
+        "refused",
+        "retry_delay_seconds",
+        "tier",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partition: int,
+        tier: Tier,
+        retry_delay_seconds: int,
+        credit: Credit,
+        epoch: int,
+        now: float,
+        committed: int | None,
+        metadata: CommitMetadata = NOTHING,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.tier = tier
+        self.retry_delay_seconds = retry_delay_seconds
+        self.credit = credit
+        self.epoch = epoch
+        self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
+        self.claims = Claims()
+        self.done: deque[int] = deque()
+        self.lost = False
+        self.refused: str | None = None
+        self._crashes = dict(metadata.waiting)
+        # Nobody says that these still run, so a worker died while it ran them.
+        self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
+        self._handed_over = dict(metadata.handed_over)
+        self._lease_until = now + LEASE_SECONDS
+
+    def receive(self, offset: int) -> Verdict:
+        """Notes that a record arrived and says what to do with it."""
+        if not self.offsets.receive(offset):
+            return Verdict.SKIP
+        return Verdict.WITHHOLD if offset in self._handed_over else Verdict.RUN
+
+    def crashes_of(self, offset: int) -> int:
+        """How many workers died while they ran this offset."""
+        return self._crashes.get(offset, 0)
+
+    def drain_done(self) -> None:
+        """Takes over what the event loop's thread has finished."""
+        done = self.done
+        while done:
+            offset = done.popleft()
+            self.offsets.finish(offset)
+            self.claims.release(offset)
+            if self._crashes:
+                self._crashes.pop(offset, None)
+
+    def heed(self, notice: Notice, now: float) -> None:
+        """Takes in what a former owner says of the offsets it still runs or ran."""
+        if notice.kind is NoticeKind.FINISHED:
+            for offset in notice.offsets:
+                self._handed_over.pop(offset, None)
+                self.offsets.finish(offset)
+        elif notice.kind is NoticeKind.RELEASED:
+            for offset in notice.offsets:
+                self._handed_over.pop(offset, None)
+        elif any(offset in self._handed_over for offset in notice.offsets):
+            self._lease_until = now + LEASE_SECONDS
+
+    def expect(self, offsets: Iterable[int]) -> None:
+        """Withholds these too: a former owner said on the coordination topic that it runs them."""
+        position = self.offsets.position() or 0
+        for offset in offsets:
+            if offset >= position:
+                self._handed_over.setdefault(offset, self._crashes.pop(offset, 0))
+
+    def end_lease(self, now: float) -> bool:
+        """Whether the lease has just ended: the former owner is silent, so what it ran counts as one more crash."""
+        if not self._handed_over or now < self._lease_until:
+            return False
+        for offset, crashes in self._handed_over.items():
+            self._crashes[offset] = crashes + 1
+        self._handed_over.clear()
+        return True
+
+    def is_finished(self, offset: int) -> bool:
+        """Whether an offset's outcome is durable, wherever it was run."""
+        position = self.offsets.position()
+        return self.offsets.is_finished(offset) or (position is not None and offset < position)
+
+    def is_withheld(self, offset: int) -> bool:
+        """Whether a former owner may still run this offset."""
+        return offset in self._handed_over
+
+    def commit(self) -> tuple[int, str] | None:
+        """The offset to commit and its metadata, while this worker goes on owning the partition."""
+        return self._commit(self.claims.running(), handing_over=False)
+
+    def close(self) -> tuple[tuple[int, ...], tuple[int, str] | None]:
+        """Gives the partition up: nothing of it starts any more. Returns what still runs, and the last commit."""
+        running = self.claims.close()
+        return running, self._commit(running, handing_over=True)
+
+    def _commit(self, running: tuple[int, ...], *, handing_over: bool) -> tuple[int, str] | None:
+        position = self.offsets.position()
+        if position is None:
+            return None
+        crashes = self._crashes
+        self._crashes = crashes = {offset: count for offset, count in crashes.items() if offset >= position}
+        still_running = [offset for offset in running if offset >= position and not self.offsets.is_finished(offset)]
+        executing = tuple((offset, crashes.get(offset, 0)) for offset in still_running)
+        elsewhere = tuple((offset, count) for offset, count in self._handed_over.items() if offset >= position)
+        known = {offset for offset, _ in executing} | {offset for offset, _ in elsewhere}
+        waiting = tuple((offset, count) for offset, count in crashes.items() if offset not in known)
+        metadata = CommitMetadata(
+            finished=self.offsets.finished_beyond(),
+            running=() if handing_over else executing,
+            waiting=waiting,
+            handed_over=elsewhere + executing if handing_over else elsewhere,
+        )
+        return position, encode_metadata(position, metadata)

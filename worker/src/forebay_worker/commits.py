@@ -1,0 +1,128 @@
+"""Commits of one consumer: what is due, what the broker confirmed, partition by partition. The consumer's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_worker.assignment import Assignment
+
+if TYPE_CHECKING:
+    from forebay_worker.intake import KafkaConsumer
+
+COMMIT_SECONDS = 0.2
+ANSWER_SECONDS_MAX = 10.0
+"""A commit without an answer for so long is taken as lost, and made again."""
+
+LAST_COMMIT_SECONDS_MAX = 1.5
+LAST_COMMIT_PAUSE_SECONDS = 0.05
+_REBALANCING = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+
+log = structlog.get_logger("forebay.commits")
+
+PartitionKey = tuple[str, int]
+_Commit = tuple[int, str]
+
+
+class Commits:
+    """One commit is on its way at a time; its answer comes by `on_commit`. A failed one is simply due again."""
+
+    def __init__(self, *, name: str, assignments: dict[PartitionKey, Assignment]) -> None:
+        """``assignments`` is the intake's own; it is only read."""
+        self._name = name
+        self._assignments = assignments
+        self._confirmed: dict[PartitionKey, _Commit] = {}
+        self._metadata_bytes: dict[PartitionKey, int] = {}
+        self._sent: dict[PartitionKey, tuple[Assignment, _Commit]] = {}
+        self._sent_at: float | None = None
+        self._next_at = 0.0
+        self.confirmed_count = 0
+        self.failed_count = 0
+
+    def commit_when_due(self, consumer: KafkaConsumer, now: float) -> None:
+        """Sends a commit of all that changed, five times a second at most."""
+        if now < self._next_at or (self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX):
+            return
+        self._next_at = now + COMMIT_SECONDS
+        due: dict[PartitionKey, tuple[Assignment, _Commit]] = {}
+        for key, assignment in self._assignments.items():
+            commit = assignment.commit()
+            if commit is not None and self._confirmed.get(key) != commit:
+                self._metadata_bytes[key] = len(commit[1])
+                due[key] = (assignment, commit)
+        if not due:
+            return
+        self._sent, self._sent_at = due, now
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(*key, *commit) for key, (_, commit) in due.items()], asynchronous=True
+            )
+        except KafkaException as error:
+            self._sent_at = None
+            self._failed(error.args[0].str(), None)
+
+    def commit_last(self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]) -> None:
+        """Commits before partitions are let go of, and waits for the answer.
+
+        While the group rebalances the broker refuses a commit by a member that has not got the new generation yet; the
+        client gets it in the background, so the commit is made again for a moment.
+        """
+        end = clock.monotonic() + LAST_COMMIT_SECONDS_MAX
+        while last:
+            failed = self._commit_now(consumer, last)
+            again = {key: last[key] for key, error in failed.items() if error.code() in _REBALANCING}
+            if not again or clock.monotonic() >= end:
+                break
+            last = again
+            clock.sleep(LAST_COMMIT_PAUSE_SECONDS)
+
+    def _commit_now(
+        self, consumer: KafkaConsumer, commits: dict[PartitionKey, _Commit]
+    ) -> dict[PartitionKey, KafkaError]:
+        """Returns those that failed, each with its error."""
+        try:
+            answered = consumer.commit(
+                offsets=[TopicPartition(*key, *commit) for key, commit in commits.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            self._failed(error.args[0].str(), None)
+            return dict.fromkeys(commits, error.args[0])
+        failed = {}
+        for partition in answered or ():
+            key = (partition.topic, partition.partition)
+            if partition.error is not None:
+                self._failed(partition.error.str(), key)
+                failed[key] = partition.error
+            else:
+                self.confirmed_count += 1
+        return failed
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """The client's callback, called inside poll; it never raises."""
+        self._sent_at = None
+        sent, self._sent = self._sent, {}
+        if error is not None and error.code() != KafkaError._NO_OFFSET:
+            self._failed(error.str(), None)
+        for partition in partitions or ():
+            key = (partition.topic, partition.partition)
+            if partition.error is not None:
+                self._failed(partition.error.str(), key)
+            elif error is None and key in sent and self._assignments.get(key) is sent[key][0]:
+                self._confirmed[key] = sent[key][1]
+                self.confirmed_count += 1
+
+    def metadata_bytes(self, key: PartitionKey) -> int:
+        """The size of the metadata of the partition's latest commit."""
+        return self._metadata_bytes.get(key, 0)
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition was let go of."""
+        self._confirmed.pop(key, None)
+        self._metadata_bytes.pop(key, None)
+
+    def _failed(self, error: str, key: PartitionKey | None) -> None:
+        self.failed_count += 1
+        log.warning("commit failed; it is made again", intake=self._name, partition=key, error=error)
