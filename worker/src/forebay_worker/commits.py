@@ -62,7 +62,7 @@ class Commits:
             )
         except KafkaException as error:
             self._sent_at = None
-            self._failed(error.args[0].str(), None)
+            self._failed(error.args[0], None)
 
     def commit_last(self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]) -> None:
         """Commits before partitions are let go of, and waits for the answer.
@@ -88,13 +88,13 @@ class Commits:
                 offsets=[TopicPartition(*key, *commit) for key, commit in commits.items()], asynchronous=False
             )
         except KafkaException as error:
-            self._failed(error.args[0].str(), None)
+            self._failed(error.args[0], None)
             return dict.fromkeys(commits, error.args[0])
         failed = {}
         for partition in answered or ():
             key = (partition.topic, partition.partition)
             if partition.error is not None:
-                self._failed(partition.error.str(), key)
+                self._failed(partition.error, key)
                 failed[key] = partition.error
             else:
                 self.confirmed_count += 1
@@ -105,11 +105,11 @@ class Commits:
         self._sent_at = None
         sent, self._sent = self._sent, {}
         if error is not None and error.code() != KafkaError._NO_OFFSET:
-            self._failed(error.str(), None)
+            self._failed(error, None)
         for partition in partitions or ():
             key = (partition.topic, partition.partition)
             if partition.error is not None:
-                self._failed(partition.error.str(), key)
+                self._failed(partition.error, key)
             elif error is None and key in sent and self._assignments.get(key) is sent[key][0]:
                 self._confirmed[key] = sent[key][1]
                 self.confirmed_count += 1
@@ -123,6 +123,8 @@ class Commits:
         self._confirmed.pop(key, None)
         self._metadata_bytes.pop(key, None)
 
-    def _failed(self, error: str, key: PartitionKey | None) -> None:
+    def _failed(self, error: KafkaError, key: PartitionKey | None) -> None:
         self.failed_count += 1
-        log.warning("commit failed; it is made again", intake=self._name, partition=key, error=error)
+        # While the group rebalances this is nothing to look at.
+        say = log.debug if error.code() in _REBALANCING else log.warning
+        say("commit failed; it is made again", intake=self._name, partition=key, error=error.str())

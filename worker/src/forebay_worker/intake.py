@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice
@@ -33,7 +33,8 @@ CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
-COMMITTED_TIMEOUT_SECONDS = 5.0
+COMMITTED_TIMEOUT_SECONDS = 2.0
+ASK_AGAIN_SECONDS = 0.5
 
 log = structlog.get_logger("forebay.intake")
 
@@ -103,6 +104,8 @@ class Intake:
         self._full_since: float | None = None
         self._full = False
         self._paused: set[PartitionKey] = set()
+        self._unknown: set[PartitionKey] = set()
+        self._ask_at = 0.0
         self.heard: deque[Notice] = deque()
         self.heartbeat = clock.monotonic()
         self.assigned_once = False
@@ -136,6 +139,8 @@ class Intake:
     def troubles(self) -> list[str]:
         """What is wrong for longer than a moment."""
         found = [self.trouble] if self.trouble is not None else []
+        if self._unknown:
+            found.append(f"{self.name}: committed offsets unknown of {len(self._unknown)} partitions")
         for (topic, partition), assignment in self._assignments.copy().items():
             if assignment.refused is not None:
                 found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
@@ -150,6 +155,7 @@ class Intake:
         self._release_held(now)
         self.commits.commit_when_due(self._consumer, now)
         try:
+            self._learn_committed(now)
             self._adjust_pauses(now)
             self._take(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
@@ -343,49 +349,69 @@ class Intake:
         self._epoch += 1
         if not partitions:
             return
-        now = self._clock.monotonic()
-        starts = []
-        for partition in self._committed_of(partitions):
-            key = (partition.topic, partition.partition)
-            source = self._sources[partition.topic]
-            offset = partition.offset if partition.offset >= 0 else None
-            metadata = NOTHING
-            if offset is not None:
-                decoded = decode_metadata(offset, partition.metadata)
-                if decoded is None:
-                    log.warning("foreign commit metadata ignored", topic=partition.topic, partition=partition.partition)
-                else:
-                    metadata = decoded
-            assignment = Assignment(
-                topic=partition.topic,
-                partition=partition.partition,
-                tier=source.tier,
-                retry_delay_seconds=source.retry_delay_seconds,
-                credit=source.credit,
-                epoch=self._epoch,
-                now=now,
-                committed=offset,
-                metadata=metadata,
-            )
-            self._notices.tell(assignment, now)
-            self._assignments[key] = assignment
-            # Without a commit the client starts at the first record: auto.offset.reset is earliest.
-            starts.append(TopicPartition(*key, OFFSET_STORED if offset is None else offset))
-        self._consumer.incremental_assign(starts)
+        starts = [TopicPartition(partition.topic, partition.partition, OFFSET_STORED) for partition in partitions]
+        committed = self._committed_of(partitions)
+        if committed is None:
+            # Without knowing what is finished nothing may run: `step` asks again until it is told.
+            self._consumer.incremental_assign(starts)
+            self._consumer.pause(starts)
+            self._unknown.update((start.topic, start.partition) for start in starts)
+        else:
+            self._consumer.incremental_assign([self._own(partition) for partition in committed])
         log.info("partitions assigned", intake=self.name, partitions=_named(starts))
 
-    def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """What the group has committed. Unknown counts as nothing: the client then asks for the offsets itself."""
+    def _own(self, committed: TopicPartition) -> TopicPartition:
+        """Begins to track a partition; returns where to read it from."""
+        now = self._clock.monotonic()
+        key = (committed.topic, committed.partition)
+        source = self._sources[committed.topic]
+        offset = committed.offset if committed.offset >= 0 else None
+        metadata = NOTHING
+        if offset is not None:
+            decoded = decode_metadata(offset, committed.metadata)
+            if decoded is None:
+                log.warning("foreign commit metadata ignored", topic=committed.topic, partition=committed.partition)
+            else:
+                metadata = decoded
+        assignment = Assignment(
+            topic=committed.topic,
+            partition=committed.partition,
+            tier=source.tier,
+            retry_delay_seconds=source.retry_delay_seconds,
+            credit=source.credit,
+            epoch=self._epoch,
+            now=now,
+            committed=offset,
+            metadata=metadata,
+        )
+        self._notices.tell(assignment, now)
+        self._assignments[key] = assignment
+        # Without a commit the partition is read from its first record.
+        return TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset)
+
+    def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
+        """What the group has committed; None when the broker does not say."""
         try:
             committed = self._consumer.committed(partitions, timeout=COMMITTED_TIMEOUT_SECONDS)
             for partition in committed:
                 if partition.error is not None:
                     raise KafkaException(partition.error)
         except KafkaException as error:
-            self.trouble = f"{self.name}: {error}"
-            log.error("committed offsets unknown; finished requests may run again", intake=self.name, error=str(error))
-            return [TopicPartition(partition.topic, partition.partition, OFFSET_STORED) for partition in partitions]
+            log.warning("committed offsets unknown; asking again", intake=self.name, error=str(error))
+            return None
         return committed
+
+    def _learn_committed(self, now: float) -> None:
+        """Asks again for the committed offsets of partitions that were assigned without them."""
+        if not self._unknown or now < self._ask_at:
+            return
+        self._ask_at = now + ASK_AGAIN_SECONDS
+        committed = self._committed_of([TopicPartition(*key) for key in sorted(self._unknown)])
+        for partition in committed or ():
+            key = (partition.topic, partition.partition)
+            self._consumer.seek(self._own(partition))
+            self._unknown.remove(key)
+            self._paused.add(key)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
@@ -411,6 +437,7 @@ class Intake:
         last: dict[PartitionKey, tuple[int, str]] = {}
         handed_over = []
         for key in keys:
+            self._unknown.discard(key)
             assignment = self._assignments.get(key)
             if assignment is None:
                 continue
