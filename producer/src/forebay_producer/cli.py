@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from forebay_producer import cli_topics
+from forebay_producer import cli_results, cli_submit, cli_topics
 
 app = typer.Typer(
     name="forebay",
@@ -14,6 +14,8 @@ app = typer.Typer(
     help="Submit inference requests to Forebay, follow their outcomes, look after a pool's topics.",
 )
 app.add_typer(cli_topics.app, name="topics")
+cli_submit.add_to(app)
+cli_results.add_to(app)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import structlog
 from forebay_producer.errors import OutcomeTimeoutError, ProducerClosedError
 from forebay_producer.outcome_watch import OutcomeWatch
 from forebay_producer.prepare import prepare
-from forebay_producer.results_reader import FirstOutcomes, ResultsReader
+from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock, SystemClock
@@ -26,8 +26,6 @@ from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.results import Result, decode_result
 from forebay_schemas.settings import load_settings
 from forebay_schemas.tiers import Tier
-
-REMEMBERED_IDS_MAX: Final = 500_000
 
 # An outcome cannot be written before its request, but the brokers' clocks may differ by a little.
 _CLOCK_MARGIN_MS: Final = 5_000
@@ -83,6 +81,10 @@ class Producer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def require_topics(self) -> None:
+        """Asks whether the pool can be submitted to: raises ``TopicMissingError`` or ``BrokerUnreachableError``."""
+        self._bulk_sender().require_topics()
 
     def submit(
         self, request: Request | Mapping[str, Any], *, tier: Tier | None = None, traceparent: str | None = None
@@ -154,7 +156,7 @@ class Producer:
         """The first outcome of each request as it comes, until all are there; ``since_ms`` as for `outcome`.
 
         ``request_ids`` None: of every request of the pool, until the timeout. A request that is executed again after
-        so many others that its first outcome is forgotten (500,000) is then told twice. The iterator reads the topic
+        so many others that its first outcome is forgotten (200,000) is then told twice. The iterator reads the topic
         itself, so what is not taken from it costs no memory.
 
         Raises ``OutcomeTimeoutError`` when some did not come in time, else as `outcome`.

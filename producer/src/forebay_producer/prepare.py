@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from forebay_producer.errors import PastDeadlineError
@@ -114,10 +115,9 @@ def _fill_deadline(fields: dict[str, Any], *, default_ttl_ms: int, now_ms: int) 
             fields["expire_at"] = sent_at + ttl_ms
     elif ttl_ms is None and _is_time(expire_at):
         if expire_at <= now_ms:
-            past_seconds = (now_ms - expire_at) / 1000
             raise PastDeadlineError(
                 "expire_at",
-                f"past deadline: {expire_at} was {past_seconds:,.1f} s ago",
+                f"past deadline: {expire_at} was {datetime.fromtimestamp(expire_at // 1000, UTC).isoformat()}",
                 fix="give a time ahead, in epoch milliseconds, or ttl_ms, or neither for the tier's default",
             )
         if expire_at <= sent_at:

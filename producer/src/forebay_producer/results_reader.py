@@ -23,6 +23,9 @@ from forebay_schemas.kafka import (
 from forebay_schemas.results import Result, ResultError, decode_result
 from forebay_schemas.topics import Pool
 
+REMEMBERED_IDS_MAX: Final = 200_000
+"""So many requests may end between two outcomes of one request without the second being taken for a first: 30 MB."""
+
 _BATCH_RECORDS_MAX: Final = 1000
 _DOING: Final = "reading results"
 
