@@ -6,11 +6,11 @@ Vectors are added, never changed.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from forebay_schemas.envelope import JsonCodec, deadline_ms, priority_in, tier_for
@@ -52,7 +52,7 @@ def test_a_result_of_version_1_means_what_it_meant(vector: dict[str, Any]) -> No
 @named("headers.json")
 def test_headers_of_version_1_mean_what_they_meant(vector: dict[str, Any]) -> None:
     headers = [(name, None if value is None else value.encode()) for name, value in vector["headers"]]
-    history = dataclasses.asdict(read_history(headers))
+    history = msgspec.structs.asdict(read_history(headers))
     assert {name: history[name] for name in vector["means"]} == vector["means"]
 
 

@@ -6,10 +6,10 @@ A record without any header is as good as one with all of them. Foreign headers 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, Final, Protocol
 
+import msgspec
 import structlog
 
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
@@ -67,8 +67,7 @@ def record_headers(record: HasHeaders) -> list[Header]:
         return []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class History:
+class History(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a record's headers say of its past.
 
     - ``attempt``: the number of the execution that this record asks for, 1 for a first try.
