@@ -20,7 +20,7 @@ from forebay_sandbox.process import END_SECONDS_MAX
 from forebay_schemas.kafka import KafkaConnection, make_admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
     from pathlib import Path
 
 # 3 s were measured on two idle cores.
@@ -34,7 +34,7 @@ class Launch:
     """All that starting a broker takes. ``connection`` reaches this broker alone, by its first listener."""
 
     node_id: int
-    command: tuple[str, ...]
+    command: Sequence[str]
     env: Mapping[str, str]
     folder: Path
     log_path: Path
@@ -57,6 +57,11 @@ class Broker:
     def pid(self) -> int | None:
         """The process id; None when the broker does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def exit_status(self) -> int | None:
+        """As of subprocess: negative for a signal; None while the broker runs or was never started."""
+        return self._process.poll() if self._process is not None else None
 
     def launch(self) -> None:
         """Start the process and return at once. It must not be running."""
