@@ -21,6 +21,7 @@ class Settings(CommonSettings):
     biz_paths: dict[str, str] = Field(default_factory=dict, description="Paths by biz_type, as JSON")
     gateway_port: int = Field(default=8080, description="The gateway's port")
     eager: bool = Field(default=False, description="Whether to begin at once")
+    lazy: bool | None = Field(default=None, description="Whether to begin later, if it is known")
 
 
 class Sources:
@@ -189,6 +190,7 @@ def test_a_secret_is_not_shown_when_it_is_wrong(sources: Sources) -> None:
 
 def test_a_real_boolean_is_a_boolean(sources: Sources) -> None:
     assert sources.load(toml="eager = true").eager is True
+    assert sources.load(toml="lazy = false").lazy is False
     assert sources.load(env={"FOREBAY_EAGER": "yes"}).eager is True
 
 
