@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # 3 s were measured on two idle cores.
 READY_SECONDS_MAX = 90
 _LOG_LINES = 20
+_LOG_ERRORS = 3
 _PORT_TAKEN = re.compile(r"failed to bind to \S*?:(\d+)\b.*Address already in use")
 
 
@@ -128,8 +129,11 @@ class Broker:
         return int(psutil.Process(self._running().pid).memory_info().rss)
 
     def log_tail(self) -> str:
-        """The last lines it has logged since it was last launched."""
-        return "\n".join(self._log().splitlines()[-_LOG_LINES:])
+        """Its first errors and its last lines since it was last launched."""
+        lines = self._log().splitlines()
+        # What ends a broker is often followed by pages about its ending.
+        errors = [line for line in lines[:-_LOG_LINES] if " ERROR " in line]
+        return "\n".join([*errors[:_LOG_ERRORS], *lines[-_LOG_LINES:]])
 
     def reap(self) -> None:
         """Take note of an end that came from outside."""
