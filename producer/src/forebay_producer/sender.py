@@ -27,6 +27,9 @@ QUEUED_KBYTES_MAX: Final = 64 * 1024
 _POLL_SECONDS: Final = 0.05
 _FLUSH_SECONDS: Final = 0.01
 
+# librdkafka looks once a second for records that have timed out.
+_TIMEOUT_CHECK_SECONDS: Final = 2.0
+
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Where an accepted request lies. ``enqueued_at``: epoch milliseconds on the broker's clock."""
@@ -126,13 +129,13 @@ class Sender:
     def close(self) -> list[str]:
         """Waits for the acknowledgements, as long as a record may; returns the ids of the requests without one."""
         self._closed = True
-        self._client.flush(self._delivery_seconds + 1.0)
-        undelivered = [pending.request_id for pending in tuple(self._in_flight)]
-        if undelivered:
+        waiting = tuple(self._in_flight)
+        self._client.flush(self._delivery_seconds + _TIMEOUT_CHECK_SECONDS)
+        if self._in_flight:
             self._client.purge()
-            self._client.flush(1.0)
+            self._client.flush(_TIMEOUT_CHECK_SECONDS)
         self._client.close()
-        return undelivered
+        return [pending.request_id for pending in waiting if not isinstance(pending.outcome, Submitted)]
 
     def _produce(self, prepared: Prepared, pending: Pending) -> None:
         give_up_at: float | None = None
