@@ -176,7 +176,7 @@ def test_a_refusal_cuts_what_is_open_and_lasts_until_told(fast_engine: EnginePro
 
 
 def test_a_refusal_with_seconds_ends_by_itself(fast_engine: EngineProcess) -> None:
-    fast_engine.faults({"kind": "refuse", "seconds": 0.5})
+    fast_engine.faults({"kind": "refuse", "seconds": 2})
     assert refuses(fast_engine)
     wait_for(lambda: not refuses(fast_engine))
     assert fast_engine.fault_hits() == []

@@ -127,13 +127,12 @@ def test_a_stream_gives_no_usage_unasked() -> None:
 
 def test_a_stream_flows_while_it_is_generated() -> None:
     async def use(client: Client) -> None:
-        async with client.post(CHAT, json=chat(50, stream=True)) as response:
-            await response.content.readuntil(b"\n\n")
+        async with client.post(CHAT, json=chat(100_000, stream=True)) as response:
+            for _ in range(3):
+                await response.content.readuntil(b"\n\n")
             assert (await stats(client))["running"] == 1
-            rest = await response.content.read()
-            assert rest.endswith(b"data: [DONE]\n\n")
 
-    with_engine(use, physics=EnginePhysics(a_seconds=0.02))
+    with_engine(use)
 
 
 def test_models_and_health_answer() -> None:
@@ -215,12 +214,13 @@ def test_a_full_queue_refuses_with_503() -> None:
                 await response.read()
                 return response.status
 
-        running = asyncio.create_task(status_of(500))
+        running = asyncio.create_task(status_of(100_000))
         await wait_for_stats(client, running=1)
         waiting = asyncio.create_task(status_of(1))
         await wait_for_stats(client, waiting=1)
         assert await status_of(1) == 503
-        assert [await running, await waiting] == [200, 200]
+        running.cancel()
+        assert await waiting == 200
 
     with_engine(use, physics=ONE_SLOT)
 
@@ -238,8 +238,8 @@ def test_a_batch_takes_the_time_that_the_physics_says() -> None:
 
         started = time.monotonic()
         assert await asyncio.gather(*(send() for _ in range(20))) == [200] * 20
-        # Twice as long is what a busy machine may add; the first request may start a step before the others come.
-        assert expected_seconds * 0.99 <= time.monotonic() - started < 2 * expected_seconds
+        # The first request may start a step before the others come. One after another they would take 4.4 s.
+        assert expected_seconds * 0.99 <= time.monotonic() - started < 3.5
 
     with_engine(use, physics=physics)
 
@@ -316,7 +316,7 @@ def test_a_refusal_ordered_on_its_own_port_needs_an_end() -> None:
         async with client.put("/sandbox/faults", json={"faults": [{"kind": "refuse"}]}) as response:
             assert response.status == 400
             assert (await response.json())["error"]["param"] == "seconds"
-        async with client.put("/sandbox/faults", json={"faults": [{"kind": "refuse", "seconds": 0.3}]}) as response:
+        async with client.put("/sandbox/faults", json={"faults": [{"kind": "refuse", "seconds": 1}]}) as response:
             assert response.status == 200
         with pytest.raises(aiohttp.ClientConnectorError):
             await client.get("/health")

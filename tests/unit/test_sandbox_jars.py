@@ -12,7 +12,7 @@ from forebay_sandbox.errors import JarsError, PrerequisiteMissingError
 from forebay_sandbox.jars import kafka_jars
 from forebay_sandbox.java import Java
 
-_JAVA = Java(executable=Path("/java/bin/java"), home=Path("/java"), version=17)
+_JAVA = Java(executable=Path("/java/bin/java"), home=Path("/java"), version=17, release="17.0.1")
 _FETCH = 'mkdir -p jars; echo kafka > jars/kafka_2.13-4.4.0.jar; echo log > jars/log4j.jar; echo run >> "$RUNS"'
 
 
@@ -53,11 +53,11 @@ def test_jars_are_fetched_once(runs: Path) -> None:
         lambda folder: (folder / "log4j.jar").unlink(),
         lambda folder: (folder / "log4j.jar").write_bytes(b""),
         lambda folder: (folder / "manifest.json").unlink(),
-        lambda folder: (folder / "manifest.json").write_text('{"pom_sha256": '),
-        lambda folder: (folder / "manifest.json").write_text('{"pom_sha256": "of another pom", "jars": {}}'),
+        lambda folder: (folder / "manifest.json").write_text('{"kafka'),
         lambda folder: (folder / "manifest.json").write_text("[]"),
+        lambda folder: (folder / "manifest.json").write_text("{}"),
     ],
-    ids=["a jar is gone", "a jar is short", "no manifest", "half a manifest", "another pom", "not a manifest"],
+    ids=["a jar is gone", "a jar is short", "no manifest", "half a manifest", "not a manifest", "an empty manifest"],
 )
 def test_a_damaged_cache_is_noticed_and_fetched_again(runs: Path, damage: object) -> None:
     folder = kafka_jars(_JAVA)
@@ -73,7 +73,7 @@ def test_two_processes_at_once_fetch_once(runs: Path, tmp_path: Path) -> None:
     _maven(tmp_path, f"{_FETCH}; sleep 0.5")
     script = (
         "from pathlib import Path; from forebay_sandbox.jars import kafka_jars; from forebay_sandbox.java import Java\n"
-        "print(kafka_jars(Java(executable=Path('/java/bin/java'), home=Path('/java'), version=17)))"
+        "print(kafka_jars(Java(executable=Path('/java/bin/java'), home=Path('/java'), version=17, release='')))"
     )
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     folders = {one.communicate(timeout=30)[0] for one in both}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from forebay_schemas.settings import CommonSettings
@@ -10,6 +12,9 @@ from forebay_schemas.settings import CommonSettings
 class ProducerSettings(CommonSettings):
     """What a producer can be told."""
 
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="warning", description="Least level logged: debug, info, warning or error"
+    )
     delivery_timeout_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="Seconds a request may wait for a broker's acknowledgement, 30 say"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 from rich.live import Live
 
@@ -35,6 +37,8 @@ _ENGINE: Final = "engine"
 _DIRECT_ENGINE: Final = "engine-direct"
 _LINE_EVERY_SECONDS: Final = 5.0
 _NO_TERMINAL_COLUMNS: Final = 100
+
+_log = logging.getLogger("forebay.sandbox.demo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,10 +132,19 @@ def _kafka(run: _Run, *, log_dir: Path) -> Iterator[KafkaAccess]:
     try:
         yield given
     finally:
-        topics = [spec.name for spec in Pool(run.pool).specs(partitions=1, replication=1)]
-        for deleted in given.admin().delete_topics(topics).values():
-            # One that was never made need not be deleted.
-            deleted.exception(ANSWER_SECONDS_MAX)
+        _delete_topics(given, pool=run.pool)
+
+
+def _delete_topics(kafka: KafkaAccess, *, pool: str) -> None:
+    admin = kafka.admin()
+    for topic, deleted in admin.delete_topics(
+        [spec.name for spec in Pool(pool).specs(partitions=1, replication=1)]
+    ).items():
+        error = deleted.exception(ANSWER_SECONDS_MAX)
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            continue  # the demo ended before it was made
+        if error is not None:
+            _log.warning("topic %s stays behind: %s", topic, error)
 
 
 @contextmanager

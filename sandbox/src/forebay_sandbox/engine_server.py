@@ -64,9 +64,14 @@ class EngineServer:
             self._control = SwitchablePort(host=host, port=control_port, app=control)
 
     async def __aenter__(self) -> EngineServer:
-        await self._port.open()
-        if self._control is not None:
-            await self._control.open()
+        """OSError: a port is taken."""
+        try:
+            await self._port.open()
+            if self._control is not None:
+                await self._control.open()
+        except OSError:
+            await self.__aexit__()
+            raise
         self._tasks.append(asyncio.create_task(self._loop.run()))
         return self
 

@@ -26,12 +26,14 @@ _ERROR_LINES = 15
 
 
 def kafka_jars(java: Java) -> Path:
-    """The folder with all of Kafka's jars, fetched first when it is missing, incomplete or of another pom.
+    """The folder with all of Kafka's jars, fetched first when it is missing or incomplete.
 
     Safe to call from several processes at once: one fetches, the others wait.
     Raises PrerequisiteMissingError without Maven, JarsError when Maven fails.
     """
-    folder = cache_root() / f"kafka-{KAFKA_VERSION}"
+    # Another pom has another folder: brokers that run open their jars as they need them.
+    pom = hashlib.sha256(resource("kafka-pom.xml").read_bytes()).hexdigest()[:8]
+    folder = cache_root() / f"kafka-{KAFKA_VERSION}-{pom}"
     if _complete(folder):
         return folder
     with locked(folder.with_name(f"{folder.name}.lock"), wait_seconds=FETCH_SECONDS_MAX):
@@ -41,18 +43,12 @@ def kafka_jars(java: Java) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether the manifest, which is written last, is of today's pom and every jar in it has its size."""
+    """Whether the manifest, which is written last, is there and every jar in it has its size."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        if manifest["pom_sha256"] != _pom_sha256():
-            return False
-        return all((folder / name).stat().st_size == size for name, size in manifest["jars"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return bool(manifest) and all((folder / name).stat().st_size == size for name, size in manifest.items())
+    except (OSError, ValueError, AttributeError):
         return False
-
-
-def _pom_sha256() -> str:
-    return hashlib.sha256(resource("kafka-pom.xml").read_bytes()).hexdigest()
 
 
 def _fetch(folder: Path, java: Java) -> None:
@@ -71,7 +67,7 @@ def _fetch(folder: Path, java: Java) -> None:
     jars = sorted((partial / "jars").glob("*.jar"))
     if not any(jar.name == f"kafka_2.13-{KAFKA_VERSION}.jar" for jar in jars):
         raise JarsError(f"Maven ended well but brought no Kafka {KAFKA_VERSION} jars into {partial / 'jars'}")
-    manifest = {"pom_sha256": _pom_sha256(), "jars": {jar.name: jar.stat().st_size for jar in jars}}
+    manifest = {jar.name: jar.stat().st_size for jar in jars}
     (partial / "jars" / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     (partial / "jars").rename(folder)

@@ -22,11 +22,12 @@ _ANSWER_SECONDS_MAX = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """A Java runtime: its program, its home folder (what JAVA_HOME means) and its major version."""
+    """A Java runtime: its program, its home folder (what JAVA_HOME means), its major version and its exact release."""
 
     executable: Path
     home: Path
     version: int
+    release: str
 
 
 def find_java() -> Java:
@@ -70,9 +71,14 @@ def _ask(executable: Path) -> Java | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    home = re.search(r"^\s*java\.home = (.+)$", answer.stderr, re.MULTILINE)
+    settings = dict(re.findall(r"^\s*(java\.\S+) = (.+?)\s*$", answer.stderr, re.MULTILINE))
     # Java 8 calls itself 1.8.
-    version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer.stderr, re.MULTILINE)
-    if answer.returncode != 0 or home is None or version is None:
+    version = re.fullmatch(r"(?:1\.)?(\d+)", settings.get("java.specification.version", ""))
+    if answer.returncode != 0 or version is None or "java.home" not in settings:
         return None
-    return Java(executable=executable, home=Path(home.group(1).strip()), version=int(version.group(1)))
+    return Java(
+        executable=executable,
+        home=Path(settings["java.home"]),
+        version=int(version.group(1)),
+        release=settings.get("java.version", ""),
+    )

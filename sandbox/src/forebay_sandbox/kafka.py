@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay_sandbox.errors import BrokerStartError, PortTakenError
-from forebay_sandbox.files import resource
-from forebay_sandbox.jars import kafka_jars
-from forebay_sandbox.java import find_java
 from forebay_sandbox.kafka_access import KafkaAccess, kafka_from_environment
 from forebay_sandbox.kafka_broker import Broker, Launch
+from forebay_sandbox.kafka_runtime import KafkaRuntime, kafka_runtime
 from forebay_sandbox.kafka_spec import HOST, ClusterSpec, broker_properties, render_properties, with_ports
 from forebay_sandbox.process import (
     RunRecord,
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 
 _FORMAT_SECONDS_MAX = 60
 _PORT_ATTEMPTS = 5
+_JAVA_ENDED_BY_SIGTERM = 143
 # Below the range from which Linux gives ports to outgoing connections (32768 up): there, a client that reconnects to
 # a broker that is down for a moment can be given the broker's own port, and the broker cannot come back.
 _PORTS = range(15_000, 32_000)
@@ -66,15 +65,24 @@ def port_is_free(port: int) -> bool:
 class LocalKafka(KafkaAccess):
     """A cluster of our own. `start_kafka` and `running_kafka` make one."""
 
-    def __init__(self, spec: ClusterSpec, *, data_dir: Path, log_dir: Path, token: str) -> None:
-        """``spec`` has all its ports. Finds Java and the jars (fetching them if need be); starts nothing yet."""
+    def __init__(
+        self,
+        spec: ClusterSpec,
+        *,
+        runtime: KafkaRuntime,
+        data_dir: Path,
+        log_dir: Path,
+        token: str,
+        jvm_options: tuple[str, ...] = (),
+    ) -> None:
+        """``spec`` has all its ports. Starts nothing yet."""
         servers = [f"{HOST}:{broker.listeners[0].port}" for broker in spec.brokers]
         super().__init__(KafkaConnection(bootstrap_servers=",".join(servers), properties=dict(spec.client_properties)))
         self.spec = spec
         self.data_dir = data_dir
         self.token = token
-        self._java = find_java()
-        self._jars = kafka_jars(self._java)
+        self._runtime = runtime
+        self._jvm_options = (token_option(token), *jvm_options)
         self.brokers = tuple(
             self._broker(node_id, server=server, log_dir=log_dir) for node_id, server in enumerate(servers, start=1)
         )
@@ -108,21 +116,17 @@ class LocalKafka(KafkaAccess):
 
     def _broker(self, node_id: int, *, server: str, log_dir: Path) -> Broker:
         spec = self.spec.brokers[node_id - 1]
-        options = [f"-Xmx{self.spec.heap_mib}m", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryError"]
+        heap = (f"-Xmx{self.spec.heap_mib}m", "-XX:+ExitOnOutOfMemoryError")
+        properties = str(self._properties_path(node_id))
         launch = Launch(
             node_id=node_id,
-            command=(*self._jvm(*options), "kafka.Kafka", str(self._properties_path(node_id))),
+            command=self._runtime.command("kafka.Kafka", properties, options=(*heap, *self._jvm_options)),
             env=os.environ | dict(self.spec.env),
             folder=self.data_dir,
             log_path=log_dir / f"broker-{node_id}.log",
             connection=KafkaConnection(bootstrap_servers=server, properties=dict(self.spec.client_properties)),
         )
         return Broker(launch, ports={one.name: one.port for one in spec.listeners})
-
-    def _jvm(self, *options: str) -> tuple[str, ...]:
-        logging = f"-Dlog4j2.configurationFile={resource('kafka-log4j2.properties')}"
-        marked = (token_option(self.token), logging, "-Djava.awt.headless=true", "-cp", f"{self._jars}/*")
-        return (str(self._java.executable), *options, *marked)
 
     def _properties_path(self, node_id: int) -> Path:
         return self.data_dir / f"broker-{node_id}.properties"
@@ -150,16 +154,20 @@ class LocalKafka(KafkaAccess):
         if found:
             return
         cluster_id = base64.urlsafe_b64encode(b"\0" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        jvm = self._jvm("-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dforebay.log.level=WARN")
+        # Marked like the brokers, so that it ends with them if this process is killed now.
+        options = ("-Xmx128m", "-Dforebay.log.level=WARN", token_option(self.token))
+        paths = [str(self._properties_path(broker.node_id)) for broker in self.brokers]
         runs = [
             subprocess.Popen(
-                [*jvm, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._properties_path(b.node_id)],
+                self._runtime.command(
+                    "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", path, options=options
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
-            for b in self.brokers
+            for path in paths
         ]
         outputs = []
         try:
@@ -180,6 +188,20 @@ def launch_kafka(spec: ClusterSpec, *, data_dir: Path, log_dir: Path, token: str
     Raises PortTakenError for one that was asked for.
     """
     clean_up_after_crashed_runs()
+    runtime = kafka_runtime()
+    runtime.record_class_archive(lambda option: _run_once(runtime, option))
+    return _launch(spec, runtime=runtime, data_dir=data_dir, log_dir=log_dir, token=token)
+
+
+def _launch(
+    spec: ClusterSpec,
+    *,
+    runtime: KafkaRuntime,
+    data_dir: Path,
+    log_dir: Path,
+    token: str,
+    jvm_options: tuple[str, ...] = (),
+) -> LocalKafka:
     asked = {one.port for broker in spec.brokers for one in broker.listeners if one.port}
     for port in sorted(asked):
         if not port_is_free(port):
@@ -189,7 +211,12 @@ def launch_kafka(spec: ClusterSpec, *, data_dir: Path, log_dir: Path, token: str
     attempt = 1
     while True:
         cluster = LocalKafka(
-            with_ports(spec, _distinct_free_ports().__next__), data_dir=data_dir, log_dir=log_dir, token=token
+            with_ports(spec, _distinct_free_ports().__next__),
+            runtime=runtime,
+            data_dir=data_dir,
+            log_dir=log_dir,
+            token=token,
+            jvm_options=jvm_options,
         )
         try:
             cluster.start()
@@ -202,6 +229,16 @@ def launch_kafka(spec: ClusterSpec, *, data_dir: Path, log_dir: Path, token: str
         return cluster
 
 
+def _run_once(runtime: KafkaRuntime, option: str) -> bool:
+    """Run a broker with one more JVM option until it answers; say whether it ended tidily."""
+    with _ended_with_this_process(data_dir=None) as (token, folder):
+        cluster = _launch(
+            ClusterSpec(), runtime=runtime, data_dir=folder, log_dir=folder, token=token, jvm_options=(option,)
+        )
+        cluster.stop()
+        return cluster.brokers[0].exit_status == _JAVA_ENDED_BY_SIGTERM
+
+
 def _distinct_free_ports() -> Iterator[int]:
     given: set[int] = set()
     while True:
@@ -212,6 +249,19 @@ def _distinct_free_ports() -> Iterator[int]:
 
 
 @contextmanager
+def _ended_with_this_process(*, data_dir: Path | None) -> Iterator[tuple[str, Path]]:
+    """A token whose processes end with the block or this process, and a data folder: deleted too, unless given."""
+    folder = Path(tempfile.mkdtemp(prefix="forebay-kafka-")) if data_dir is None else data_dir
+    token = new_token()
+    doomed = (folder,) if data_dir is None else ()
+    watchdog = Watchdog(RunRecord.of_this_process(token=token, folders_to_delete=doomed))
+    try:
+        yield token, folder
+    finally:
+        watchdog.close()
+
+
+@contextmanager
 def local_kafka(
     spec: ClusterSpec | None = None, *, data_dir: Path | None = None, log_dir: Path | None = None
 ) -> Iterator[LocalKafka]:
@@ -219,11 +269,7 @@ def local_kafka(
 
     Without ``data_dir`` the data lies in a temporary folder, which is deleted at the end; ``log_dir`` keeps the logs.
     """
-    folder = Path(tempfile.mkdtemp(prefix="forebay-kafka-")) if data_dir is None else data_dir
-    token = new_token()
-    doomed = (folder,) if data_dir is None else ()
-    watchdog = Watchdog(RunRecord.of_this_process(token=token, folders_to_delete=doomed))
-    try:
+    with _ended_with_this_process(data_dir=data_dir) as (token, folder):
         cluster = launch_kafka(spec or ClusterSpec(), data_dir=folder, log_dir=log_dir or folder, token=token)
         try:
             yield cluster
@@ -233,8 +279,6 @@ def local_kafka(
                 cluster.kill()
             else:
                 cluster.stop()
-    finally:
-        watchdog.close()
 
 
 @contextmanager

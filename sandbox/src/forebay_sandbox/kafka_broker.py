@@ -20,12 +20,13 @@ from forebay_sandbox.process import END_SECONDS_MAX
 from forebay_schemas.kafka import KafkaConnection, make_admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
     from pathlib import Path
 
 # 3 s were measured on two idle cores.
 READY_SECONDS_MAX = 90
 _LOG_LINES = 20
+_LOG_ERRORS = 3
 _PORT_TAKEN = re.compile(r"failed to bind to \S*?:(\d+)\b.*Address already in use")
 
 
@@ -34,7 +35,7 @@ class Launch:
     """All that starting a broker takes. ``connection`` reaches this broker alone, by its first listener."""
 
     node_id: int
-    command: tuple[str, ...]
+    command: Sequence[str]
     env: Mapping[str, str]
     folder: Path
     log_path: Path
@@ -57,6 +58,11 @@ class Broker:
     def pid(self) -> int | None:
         """The process id; None when the broker does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    @property
+    def exit_status(self) -> int | None:
+        """As of subprocess: negative for a signal; None while the broker runs or was never started."""
+        return self._process.poll() if self._process is not None else None
 
     def launch(self) -> None:
         """Start the process and return at once. It must not be running."""
@@ -123,8 +129,11 @@ class Broker:
         return int(psutil.Process(self._running().pid).memory_info().rss)
 
     def log_tail(self) -> str:
-        """The last lines it has logged since it was last launched."""
-        return "\n".join(self._log().splitlines()[-_LOG_LINES:])
+        """Its first errors and its last lines since it was last launched."""
+        lines = self._log().splitlines()
+        # What ends a broker is often followed by pages about its ending.
+        errors = [line for line in lines[:-_LOG_LINES] if " ERROR " in line]
+        return "\n".join([*errors[:_LOG_ERRORS], *lines[-_LOG_LINES:]])
 
     def reap(self) -> None:
         """Take note of an end that came from outside."""

@@ -7,9 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from forebay_sandbox.errors import ToolError
-from forebay_sandbox.files import resource
-from forebay_sandbox.jars import kafka_jars
-from forebay_sandbox.java import find_java
+from forebay_sandbox.kafka_runtime import kafka_runtime
 from forebay_schemas.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,16 +47,7 @@ def tool_command(tool: str, args: Sequence[str], *, bootstrap_servers: str) -> l
         raise UsageError("tool", f"{tool} is not a tool", fix=f"{hint} (or give a class name with its package)")
     given = any(arg.split("=", 1)[0] in {_SERVER_OPTION, "--help", "--version"} for arg in args)
     server = [_SERVER_OPTION, bootstrap_servers] if main_class in TOOLS.values() and not given else []
-    java = find_java()
-    options = [
-        "-Xmx256m",
-        "-XX:TieredStopAtLevel=1",
-        f"-Dlog4j2.configurationFile={resource('kafka-log4j2.properties')}",
-        "-Dforebay.log.level=WARN",
-        "-cp",
-        f"{kafka_jars(java)}/*",
-    ]
-    return [str(java.executable), *options, main_class, *server, *args]
+    return kafka_runtime().command(main_class, *server, *args, options=("-Xmx256m", "-Dforebay.log.level=WARN"))
 
 
 def run_tool(

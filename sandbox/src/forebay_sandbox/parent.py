@@ -1,4 +1,4 @@
-"""Ends a helper process with its parent, however the parent ends. Starts one daemon thread; exits the process."""
+"""Ends a child process with its parent, however the parent ends. Starts one daemon thread; exits the process."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from forebay_sandbox.kafka_spec import HOST
 from forebay_sandbox.process import END_SECONDS_MAX, token_option
 
 MODEL: Final = "qwen2.5-72b"
-PARTITIONS: Final = 8
 WORKERS: Final = 2
 LIMIT_PER_WORKER: Final = 8
 """Both workers together fill the engine's batch, and never its queue."""
@@ -146,7 +145,7 @@ class Launcher:
         return Part(name=name, url=url, ready_path=ready_path, process=process, log_path=log_path)
 
     def _create_topics(self, env: dict[str, str]) -> None:
-        command = [sys.executable, "-P", _command("forebay"), "topics", "create", f"--partitions={PARTITIONS}"]
+        command = [sys.executable, "-P", _command("forebay"), "topics", "create"]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_READY_SECONDS_MAX, check=False)
         if done.returncode != 0:
             raise StackStartError(f"forebay topics create ended with {done.returncode}:\n{done.stderr.strip()}")

@@ -1,9 +1,12 @@
 """What a commit says beyond its offset: the finished and the running offsets above it, as the commit's metadata. Pure.
 
-Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate) and varints: number of runs of finished
-offsets, then for each its gap and its length; number of offsets with a history, then for each its gap and
-``crashes * 4 + state`` (0 waiting, 1 running, 2 handed over). Gaps count from the end of the one before, the first from
-the commit.
+Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate), four bytes of CRC-32 (big-endian, over
+the committed offset as a varint and the plain varints), and varints: number of runs of finished offsets, then for each
+its gap and its length; number of offsets with a history, then for each its gap and ``crashes * 4 + state`` (0 waiting,
+1 running, 2 handed over). Gaps count from the end of the one before, the first from the commit.
+
+The checksum covers the offset because text beside another offset (a tool that copies commits between clusters, where
+offsets differ) would name requests as finished that never ran.
 """
 
 from __future__ import annotations
@@ -22,6 +25,13 @@ _PLAIN, _DEFLATE = b"\x00", b"\x01"
 _DECODED_BYTES_MAX: Final = 1 << 20
 _OFFSET_MAX: Final = 1 << 63
 _WAITING, _RUNNING, _HANDED = 0, 1, 2
+_CHECKSUM_BYTES: Final = 4
+
+FINISHED_MAX: Final = 1 << 20
+"""How many finished offsets a commit may name: whoever reads it holds each of them in memory."""
+
+_ENTRIES_MAX: Final = 25_000
+"""Runs, and offsets with a history. Each takes two varints of ten bytes at most: more might not fit when unpacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +78,7 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
     What does not fit is cut: first the highest finished runs, then the highest of the others. Cutting costs repeated
     executions after a crash, never a loss. Nothing to say is the empty string.
     """
-    runs = metadata.finished
+    runs = _bounded(metadata.finished)
     others = sorted(
         (offset, crashes * 4 + state)
         for state, pairs in (
@@ -77,7 +87,7 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
             (_HANDED, metadata.handed_over),
         )
         for offset, crashes in pairs
-    )
+    )[:_ENTRIES_MAX]
     if not runs and not others:
         return ""
     while True:
@@ -101,7 +111,7 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
         return None
     try:
         packed = base64.b85decode(text[len(_PREFIX) :])
-        body = packed[1:]
+        checksum, body = packed[1 : 1 + _CHECKSUM_BYTES], packed[1 + _CHECKSUM_BYTES :]
         if packed[:1] == _DEFLATE:
             inflater = zlib.decompressobj(-15)
             body = inflater.decompress(body, _DECODED_BYTES_MAX)
@@ -109,12 +119,15 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
                 return None
         elif packed[:1] != _PLAIN:
             return None
+        if checksum != _checksum(committed, body):
+            return None
         numbers = iter(_read_varints(body))
-        finished, end = [], committed
+        finished, end, count = [], committed, 0
         for _ in range(next(numbers)):
             first = end + next(numbers)
             end = first + next(numbers)
-            if end <= first or end > _OFFSET_MAX:
+            count += end - first
+            if end <= first or end > _OFFSET_MAX or count > FINISHED_MAX:
                 return None
             finished.append((first, end - first))
         others: tuple[list[tuple[int, int]], ...] = ([], [], [])
@@ -154,8 +167,25 @@ def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tupl
         at = offset + 1
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     deflated = deflater.compress(body) + deflater.flush()
-    packed = _DEFLATE + deflated if len(deflated) < len(body) else _PLAIN + bytes(body)
-    return _PREFIX + base64.b85encode(packed).decode("ascii")
+    kind, packed = (_DEFLATE, deflated) if len(deflated) < len(body) else (_PLAIN, bytes(body))
+    return _PREFIX + base64.b85encode(kind + _checksum(committed, body) + packed).decode("ascii")
+
+
+def _bounded(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The lowest runs, as many as can be read again."""
+    kept, room = [], FINISHED_MAX
+    for first, length in runs[:_ENTRIES_MAX]:
+        kept.append((first, min(length, room)))
+        room -= length
+        if room <= 0:
+            break
+    return tuple(kept)
+
+
+def _checksum(committed: int, body: bytes | bytearray) -> bytes:
+    start = bytearray()
+    _append_varint(start, committed)
+    return zlib.crc32(body, zlib.crc32(start)).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def _append_varint(into: bytearray, number: int) -> None:

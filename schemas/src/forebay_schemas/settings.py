@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -100,7 +100,8 @@ class CommonSettings(BaseSettings):
     def _no_boolean_for_a_number(cls, value: object, info: ValidationInfo) -> object:
         # pydantic takes a TOML true for the number 1.
         assert info.field_name is not None
-        if isinstance(value, bool) and cls.model_fields[info.field_name].annotation is not bool:
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ValueError("a boolean is not meant here")
         return value
 

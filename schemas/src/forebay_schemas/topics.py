@@ -36,7 +36,10 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool: a model or a family of models and the workers that serve it. Knows the names of its topics."""
+    """One pool: a model or a family of models and the workers that serve it. Knows the names of its topics.
+
+    Raises ``UsageError`` for a name that is not 1 to 100 letters, digits, hyphens and underscores.
+    """
 
     name: str
 
@@ -49,41 +52,57 @@ class Pool:
             )
 
     def requests(self, tier: Tier) -> str:
+        """Where a tier's requests are submitted to."""
         return f"forebay.{self.name}.requests.{tier}"
 
     def retry(self, tier: Tier, delay_seconds: int) -> str:
+        """Where a tier's failed requests wait; ``delay_seconds`` is one of ``RETRY_DELAYS_SECONDS``."""
         return f"forebay.{self.name}.retry.{tier}.{delay_seconds}s"
 
     @property
     def retries(self) -> list[str]:
+        """Every retry topic, most urgent tier first, shortest delay first."""
         return [self.retry(tier, delay) for tier in TIERS for delay in RETRY_DELAYS_SECONDS]
 
     @property
     def dead_letter(self) -> str:
+        """What failed for good or could not be decoded, as it came."""
         return f"forebay.{self.name}.dead-letter"
 
     @property
     def results(self) -> str:
+        """How each request ended, keyed by its id."""
         return f"forebay.{self.name}.results"
 
     @property
     def control(self) -> str:
+        """Cancels and expedites, keyed by request id; compacted."""
         return f"forebay.{self.name}.control"
 
     @property
     def coordination(self) -> str:
+        """What workers tell each other; kept for minutes."""
         return f"forebay.{self.name}.coordination"
 
     @property
     def audit(self) -> str:
+        """Who replayed or changed what."""
         return f"forebay.{self.name}.audit"
 
     def group(self, tier: Tier) -> str:
         """The consumer group that takes a tier's requests."""
         return f"forebay.{self.name}.{tier}"
 
+    @property
+    def retry_group(self) -> str:
+        """The consumer group that takes the retries of every tier."""
+        return f"forebay.{self.name}.retry"
+
     def specs(self, *, partitions: int, replication: int) -> list[TopicSpec]:
-        """All topics of the pool. ``partitions`` is that of each request topic: it bounds the number of workers."""
+        """All topics of the pool. ``partitions`` is that of each request topic: it bounds the number of workers.
+
+        Raises ``UsageError`` for ``partitions`` outside 1 to ``PARTITIONS_MAX`` or ``replication`` outside 1 to 32767.
+        """
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError("partitions", f"is {partitions}", fix=f"give 1 to {PARTITIONS_MAX}")
         if not 1 <= replication <= 32767:

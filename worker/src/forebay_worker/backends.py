@@ -151,6 +151,8 @@ def _read_answer(body: bytes, content_type: str) -> Answer:
     try:
         if content_type == "text/event-stream":
             body = msgspec.json.encode(assemble_stream(body))
+        if not body.isascii():
+            body.decode()  # the decoder does not look into what it skips, but readers of the result will
         usage = _completion_decoder.decode(body).usage or _Usage()
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         shown = body[:200].decode(errors="replace")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forebay_schemas import headers as h
-from forebay_schemas.headers import Header, headers_size_bytes, replace_headers
+from forebay_schemas.headers import Header, headers_size_bytes, record_headers, replace_headers
 from forebay_schemas.reasons import Reason
 from forebay_worker.work import Work
 
@@ -46,10 +46,10 @@ def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: R
         h.DLT_EXCEPTION_FQCN: f"forebay.{reason.code}",
         h.DLT_EXCEPTION_MESSAGE: error[:ERROR_CHARS_MAX],
     }
-    headers = replace_headers(record.headers(), ours)
+    headers = replace_headers(record_headers(record), ours)
     over = headers_size_bytes(headers) - h.HEADERS_BYTES_MAX
     if over > 0:
-        headers = replace_headers(record.headers(), {**ours, h.DLT_EXCEPTION_MESSAGE: ""})
+        headers = replace_headers(record_headers(record), {**ours, h.DLT_EXCEPTION_MESSAGE: ""})
     return OutRecord(topic=topic, key=record.key(), value=record.value(), headers=headers)
 
 
@@ -63,5 +63,5 @@ def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> 
         h.REASON: reason.code,
     }
     return OutRecord(
-        topic=topic, key=record.key(), value=record.value(), headers=replace_headers(record.headers(), ours)
+        topic=topic, key=record.key(), value=record.value(), headers=replace_headers(record_headers(record), ours)
     )

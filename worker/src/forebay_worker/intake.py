@@ -19,7 +19,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import Codec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import read_history
+from forebay_schemas.headers import read_history, record_headers
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
 from forebay_schemas.tiers import Tier
 from forebay_worker.assignment import Assignment, Verdict
@@ -282,7 +282,7 @@ class Intake:
 
     def _work(self, record: Record, assignment: Assignment) -> Work:
         value = record.value()
-        history = read_history(record.headers())
+        history = read_history(record_headers(record))
         first_enqueued_at = history.first_enqueued_at
         if first_enqueued_at is None:
             first_enqueued_at = record.timestamp()[1]
@@ -296,7 +296,7 @@ class Intake:
             crashes=assignment.crashes_of(record.offset()),
         )
         try:
-            request = self._codec.decode(value or b"")
+            request = self._codec.decode(value)
         except EnvelopeError as error:
             work.problem = error
             return work

@@ -17,7 +17,6 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice, encode_notice
 from forebay_schemas.reasons import Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
-from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
 from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record
 from forebay_worker.known import KnownOutcomes
@@ -65,7 +64,6 @@ class Reporter:
         self._producer = producer
         self._pool = pool
         self._results_topic = pool.results
-        self._groups = {tier: pool.group(tier) for tier in Tier}
         self._worker_id = worker_id
         self._clock = clock
         self._stats = stats
@@ -179,7 +177,7 @@ class Reporter:
             letter = dead_letter(
                 work,
                 topic=self._pool.dead_letter,
-                group=self._groups[work.tier],
+                group=self._pool.retry_group if work.assignment.retry_delay_seconds else self._pool.group(work.tier),
                 worker_id=self._worker_id,
                 reason=reason,
                 error=error,

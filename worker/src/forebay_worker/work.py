@@ -9,7 +9,7 @@ import msgspec
 
 from forebay_schemas.envelope import Request
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import Header, History
+from forebay_schemas.headers import History
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_worker.assignment import Assignment
@@ -24,6 +24,7 @@ class Record(Protocol):
     def key(self) -> Any: ...
     def value(self) -> Any: ...
     def headers(self) -> Any: ...
+    def set_headers(self, value: Any, /) -> Any: ...
     def timestamp(self) -> Any: ...
     def error(self) -> Any: ...
 
@@ -66,10 +67,6 @@ class Work(msgspec.Struct, gc=False):
         if self.request is not None:
             return self.request.request_id
         return self.problem.request_id if self.problem is not None else None
-
-    def headers(self) -> list[Header]:
-        """The record's headers as they came."""
-        return self.record.headers() or []
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

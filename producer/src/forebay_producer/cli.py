@@ -1,0 +1,24 @@
+"""The command `forebay`: puts its commands together. Each has a module of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from forebay_producer import cli_backlog, cli_results, cli_submit, cli_topics
+
+app = typer.Typer(
+    name="forebay",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Submit inference requests to Forebay, follow their outcomes, look after a pool's topics.",
+)
+app.add_typer(cli_topics.app, name="topics")
+cli_submit.add_to(app)
+cli_results.add_to(app)
+cli_backlog.add_to(app)
+
+
+def main() -> None:
+    """The entry point. Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot reach the broker, 4 partly done, 130 Ctrl-C."""
+    app(prog_name="forebay")

@@ -1,0 +1,186 @@
+"""What every command of `forebay` shares: its options, its settings, how it prints and how it fails.
+
+Writes to stdout what was asked for, and to stderr everything else.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from forebay_producer.settings import ProducerSettings
+from forebay_schemas.errors import ForebayError
+from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.log import configure_logging
+from forebay_schemas.settings import load_settings
+from forebay_schemas.topics import Pool
+
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+"""What shells say of a program that SIGINT (2) or SIGPIPE (13) has ended: 128 more."""
+
+# Wider than any table: what is no terminal has no width to keep to.
+_PLAIN_WIDTH: Final = 1000
+
+
+class Output(StrEnum):
+    """How a command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the common options say."""
+
+    settings: ProducerSettings
+    connection: KafkaConnection
+    pool: Pool
+    output: Output
+
+
+_CommandOptions = ParamSpec("_CommandOptions")
+
+_COMMON: Final[Mapping[str, Any]] = {
+    "bootstrap_servers": Annotated[
+        str | None, typer.Option(help="Kafka brokers, host:port, comma-separated. [FOREBAY_BOOTSTRAP_SERVERS]")
+    ],
+    "pool": Annotated[str | None, typer.Option(help="The pool of workers that is meant. [FOREBAY_POOL]")],
+    "kafka_properties": Annotated[
+        Path | None,
+        typer.Option(help="A file of librdkafka properties: TLS, SASL, anything. [FOREBAY_KAFKA_PROPERTIES]"),
+    ],
+    "config": Annotated[Path | None, typer.Option(help="A TOML file of settings; flag beats environment beats file.")],
+    "log_level": Annotated[
+        str | None, typer.Option(help="debug, info, warning or error; here warning by default. [FOREBAY_LOG_LEVEL]")
+    ],
+}
+
+
+def command(
+    app: typer.Typer, name: str, *, output: Output = Output.TABLE
+) -> Callable[[Callable[Concatenate[Session, _CommandOptions], None]], Callable[..., None]]:
+    """Registers a command with its own options and the common ones; ``output`` is how it prints unless told.
+
+    A ``ForebayError`` becomes ``error: message`` and its exit code.
+    """
+
+    def register(function: Callable[Concatenate[Session, _CommandOptions], None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = list(inspect.signature(function).parameters.values())[1:]
+
+        @functools.wraps(function)
+        def run(*arguments: Any, **options: Any) -> None:
+            flags = {option: options.pop(option) for option in _COMMON}
+            chosen = options.pop("output")
+            try:
+                session = _open_session(flags, output=chosen)
+                function(session, *arguments, **options)
+                sys.stdout.flush()
+            except ForebayError as error:
+                typer.echo(f"error: {error}", err=True)
+                raise typer.Exit(error.exit_code) from None
+            except BrokenPipeError:
+                # Whoever read has seen enough. The interpreter flushes stdout once more at its exit: to nowhere.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(EXIT_BROKEN_PIPE) from None
+
+        annotations = {parameter.name: hints[parameter.name] for parameter in own} | dict(_COMMON)
+        annotations["output"] = Annotated[Output, typer.Option(help="How to print.")]
+        defaults = {parameter.name: parameter.default for parameter in own} | dict.fromkeys(_COMMON)
+        defaults["output"] = output
+        run.__annotations__ = annotations | {"return": None}
+        run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    option, inspect.Parameter.KEYWORD_ONLY, default=defaults[option], annotation=annotation
+                )
+                for option, annotation in annotations.items()
+            ]
+        )
+        return app.command(name)(run)
+
+    return register
+
+
+def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
+    config = flags.pop("config")
+    settings = load_settings(ProducerSettings, flags=flags, config=config)
+    configure_logging(level=settings.log_level, service="forebay")
+    if settings.log_level in ("warning", "error"):
+        # What librdkafka tries again and again is said once, in our own words, when it is given up.
+        logging.getLogger("forebay.librdkafka").setLevel(logging.CRITICAL)
+    return Session(settings=settings, connection=settings.connection(), pool=settings.pool_topics(), output=output)
+
+
+def to_json(value: object) -> str:
+    """One line of JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    typer.echo(text, err=True)
+
+
+def stdout_console() -> Console:
+    """A console for tables: coloured and as wide as the terminal, or plain and as wide as need be."""
+    return Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH, no_color=True)
+
+
+def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
+    """An empty table; columns in ``right`` are aligned to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return made
+
+
+class Rows:
+    """Prints records as they come: JSON lines, or rows of a table whose column widths are given beforehand."""
+
+    def __init__(self, output: Output, *, widths: Mapping[str, int]) -> None:
+        self._output = output
+        self._widths = widths
+        self._header_due = output is Output.TABLE
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Prints one record: a JSON object with all of it, or a row with the fields that are columns."""
+        if self._output is Output.JSON:
+            sys.stdout.write(to_json(record) + "\n")
+            return
+        if self._header_due:
+            self._header_due = False
+            self._write({name: name for name in self._widths})
+        self._write({name: _cell(record[name]) for name in self._widths})
+
+    def flush(self) -> None:
+        """Shows what was added."""
+        sys.stdout.flush()
+
+    def _write(self, cells: Mapping[str, str]) -> None:
+        line = "  ".join(cell.ljust(self._widths[name]) for name, cell in cells.items())
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    return text if text.isprintable() else repr(text)[1:-1]

@@ -1,0 +1,268 @@
+"""`forebay submit`: sends a file's lines, and waits for what comes of them if told to. Starts no thread of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Rows, Session, command, say
+from forebay_producer.cli_values import duration_seconds
+from forebay_producer.client import Producer
+from forebay_producer.line_source import Line, LineSource
+from forebay_producer.result_rows import ResultRows
+from forebay_producer.results_reader import ResultsReader
+from forebay_producer.sender import Submitted
+from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank
+from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
+from forebay_schemas.reasons import Status
+from forebay_schemas.tiers import Tier
+
+_BATCH_LINES: Final = 2000
+_WAIT_SECONDS: Final = 0.2
+_PROGRESS_SECONDS: Final = 10.0
+
+_WIDTHS: Final = {"request_id": 36, "topic": 40, "partition": 9, "offset": 12}
+
+_interrupted = typer.Exit(EXIT_INTERRUPTED)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "submit", output=Output.JSON)(submit)
+
+
+def submit(
+    session: Session,
+    *,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines, envelopes or bare OpenAI request bodies; - = stdin.")
+    ],
+    tier: Annotated[Tier | None, typer.Option(help="For lines that name no priority. [default: mid]")] = None,
+    ttl: Annotated[
+        str | None, typer.Option(help="For lines that name no deadline: 5s, 2m. [default: the tier's]")
+    ] = None,
+    biz_type: Annotated[
+        str | None, typer.Option(help="For lines that name none. [default: chat_completion or completion]")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Print the outcomes as they come, not what was accepted.")
+    ] = False,
+    wait_timeout: Annotated[
+        str | None, typer.Option(help="With --wait: how long after the last line. [default: for ever]")
+    ] = None,
+) -> None:
+    """Submit requests, one a line. Prints where each one lies; reports bad lines and goes on with the others.
+
+    Exits 0 when all were accepted (with --wait: completed), 4 when some were, 1 when none was.
+    """
+    ttl_ms = None if ttl is None else max(1, round(duration_seconds(ttl, field="--ttl") * 1000))
+    patience = None if wait_timeout is None else duration_seconds(wait_timeout, field="--wait-timeout")
+    if patience is not None and not wait:
+        raise UsageError("--wait-timeout", "came without --wait", fix="give both")
+    with ExitStack() as stack:
+        descriptor = stack.enter_context(_opened(file))
+        producer = stack.enter_context(Producer(settings=session.settings))
+        producer.require_topics()
+        reader = None
+        if wait:
+            # Made before the first submit, so that no outcome comes too early to be seen.
+            reader = stack.enter_context(ResultsReader(session.connection, pool=session.pool, since_ms=None))
+        job = _Job(
+            session,
+            producer=producer,
+            reader=reader,
+            source=LineSource(descriptor, batch_lines=_BATCH_LINES),
+            defaults=LineDefaults(ttl_ms=ttl_ms, biz_type=biz_type),
+            tier=tier,
+        )
+        interruption = stack.enter_context(_Interruption())
+        try:
+            job.send_all(interruption)
+            if reader is not None:
+                job.wait_for_all(interruption, patience_seconds=patience)
+        finally:
+            job.summarise()
+        if interruption.came:
+            raise _interrupted
+        raise typer.Exit(job.exit_code())
+
+
+class _Interruption:
+    """Ctrl-C as a flag: what is under way is finished, so that what was accepted is known. A second ends at once."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: Any = None
+
+    def __enter__(self) -> _Interruption:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class _Progress:
+    """Says on stderr how far it is: all the time on a terminal that shows nothing else, else every ten seconds."""
+
+    def __init__(self) -> None:
+        alone = sys.stderr.isatty() and not sys.stdout.isatty()
+        self._status = Console(stderr=True).status("") if alone else None
+        if self._status is not None:
+            self._status.start()
+        self._said_at = time.monotonic()
+
+    def show(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._said_at >= _PROGRESS_SECONDS:
+            self._said_at = time.monotonic()
+            say(text)
+
+    def stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+class _Job:
+    """One run of the command."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        producer: Producer,
+        reader: ResultsReader | None,
+        source: LineSource,
+        defaults: LineDefaults,
+        tier: Tier | None,
+    ) -> None:
+        self._producer = producer
+        self._reader = reader
+        self._source = source
+        self._defaults = defaults
+        self._tier = tier
+        self._rows = Rows(session.output, widths=_WIDTHS)
+        self._results = ResultRows(session.output, bodies=True)
+        self._progress = _Progress()
+        self._started_at = time.monotonic()
+        self._accepted = self._refused = self._completed = self._last_line = 0
+        self._open: set[str] = set()
+
+    def send_all(self, interruption: _Interruption) -> None:
+        """Sends every line. Raises what makes it pointless to go on."""
+        while not self._source.ended and not interruption.came:
+            lines = self._source.take(timeout_seconds=_WAIT_SECONDS)
+            if lines:
+                self._last_line = lines[-1].number
+                self._send([line for line in lines if not is_blank(line)])
+            self._read_results(timeout_seconds=0)
+            self._progress.show(self._so_far())
+
+    def wait_for_all(self, interruption: _Interruption, *, patience_seconds: float | None) -> None:
+        """Prints outcomes until there is one for every accepted request, or patience is at its end."""
+        give_up_at = None if patience_seconds is None else time.monotonic() + patience_seconds
+        while self._open and not interruption.came:
+            if give_up_at is not None and time.monotonic() > give_up_at:
+                return
+            self._read_results(timeout_seconds=_WAIT_SECONDS)
+            self._progress.show(self._so_far())
+
+    def summarise(self) -> None:
+        """The last line on stderr."""
+        self._progress.stop()
+        sys.stdout.flush()
+        say(f"submit: {self._so_far()}, up to line {self._last_line}")
+
+    def exit_code(self) -> ExitCode:
+        good = self._accepted if self._reader is None else self._completed
+        if good == self._accepted and not self._refused:
+            return ExitCode.OK
+        return ExitCode.PARTLY if good else ExitCode.FAILED
+
+    def _send(self, lines: list[Line]) -> None:
+        sendable: list[tuple[Line, dict[str, Any]]] = []
+        for line in lines:
+            try:
+                sendable.append((line, envelope_on(line, self._defaults)))
+            except ForebayError as error:
+                self._refuse(line, error)
+        outcomes = self._producer.submit_batch((fields for _, fields in sendable), tier=self._tier)
+        accepted = [outcome for outcome in outcomes if isinstance(outcome, Submitted)]
+        self._accepted += len(accepted)
+        pointless: ForebayError | None = None
+        for (line, _), outcome in zip(sendable, outcomes, strict=True):
+            if isinstance(outcome, ForebayError):
+                self._refuse(line, outcome)
+                if isinstance(outcome, BrokerUnreachableError | TopicMissingError):
+                    pointless = outcome
+        if self._reader is not None:
+            self._open.update(submitted.request_id for submitted in accepted)
+        else:
+            for submitted in accepted:
+                self._print(submitted)
+            self._rows.flush()
+        if pointless is not None:
+            raise pointless
+
+    def _print(self, submitted: Submitted) -> None:
+        self._rows.add(
+            {
+                "request_id": submitted.request_id,
+                "topic": submitted.topic,
+                "partition": submitted.partition,
+                "offset": submitted.offset,
+            }
+        )
+
+    def _refuse(self, line: Line, error: ForebayError) -> None:
+        self._refused += 1
+        say(f"line {line.number}: {error}")
+
+    def _read_results(self, *, timeout_seconds: float) -> None:
+        if self._reader is None:
+            return
+        for result, _ in self._reader.read(timeout_seconds=timeout_seconds):
+            if result.request_id in self._open:
+                self._open.remove(result.request_id)
+                self._completed += result.status is Status.COMPLETED
+                self._results.add(result)
+        self._results.flush()
+
+    def _so_far(self) -> str:
+        seconds = time.monotonic() - self._started_at
+        parts = [f"{self._accepted:,} accepted"]
+        if self._refused:
+            parts.append(f"{self._refused:,} refused")
+        if self._reader is not None:
+            parts.append(f"{self._completed:,} completed, {len(self._open):,} without outcome")
+        return f"{', '.join(parts)} in {seconds:.1f} s"
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[int]:
+    if file == "-":
+        yield sys.stdin.fileno()
+        return
+    try:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.read(descriptor, 0)
+    except OSError as error:
+        raise UsageError("FILE", f"{file}: {error.strerror}", fix="name a file of JSON lines, or - for stdin") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

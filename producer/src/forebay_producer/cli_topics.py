@@ -1,0 +1,116 @@
+"""`forebay topics`: make a pool's topics, and show them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.topic_admin import TopicAdmin, TopicState
+from forebay_schemas.errors import ExitCode, TopicMissingError
+from forebay_schemas.kafka import make_admin
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topics import TopicSpec
+
+app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
+
+_COUNTS = frozenset({"partitions", "replication", "records"})
+
+
+@command(app, "create")
+def create(
+    session: Session,
+    *,
+    partitions: Annotated[
+        int | None,
+        typer.Option(help="Of each request topic: no more workers than that can share a tier. [default: 12]"),
+    ] = None,
+    replication: Annotated[
+        int | None, typer.Option(help="Replicas of every topic. [default: 3, or 1 with fewer than 3 brokers]")
+    ] = None,
+) -> None:
+    """Make the pool's topics; those that exist stay as they are, and what differs in them is shown."""
+    admin = _topic_admin(session)
+    specs = _specs(session, admin, partitions=partitions, replication=replication)
+    before = admin.look_at(specs)
+    created = admin.create([spec for spec in specs if spec.name not in before])
+    after = admin.look_at(specs)
+    records: list[dict[str, Any]] = [
+        {"topic": name, "state": "created" if name in created else "exists", **_shown(state)}
+        for name, state in after.items()
+    ]
+    _print(session, records, columns=("topic", "state", "partitions", "replication", "drift"))
+    drifted = sum(bool(record["drift"]) for record in records)
+    if drifted:
+        say(f"warning: {drifted} topics differ from what they should be; nothing was changed in them")
+
+
+@command(app, "describe")
+def describe(session: Session) -> None:
+    """Show the pool's topics: partitions, replicas, settings, records. Exits 1 when one is missing."""
+    admin = _topic_admin(session)
+    specs = _specs(session, admin, partitions=None, replication=None)
+    found = admin.look_at(specs)
+    counts = admin.count_records(found.values())
+    records: list[dict[str, Any]] = []
+    for spec in specs:
+        state = found.get(spec.name)
+        if state is None:
+            gone: dict[str, Any] = {
+                "partitions": None,
+                "replication": None,
+                "settings": {},
+                "drift": [],
+                "records": None,
+            }
+            records.append({"topic": spec.name, "state": "missing", **gone})
+        else:
+            shown = {**_shown(state), "settings": state.settings, "records": counts[spec.name]}
+            records.append({"topic": spec.name, "state": "exists", **shown})
+    columns = ("topic", "state", "partitions", "replication", "records", "settings", "drift")
+    _print(session, records, columns=columns)
+    missing = [spec.name for spec in specs if spec.name not in found]
+    if missing:
+        sys.stdout.flush()
+        say(f"error: {TopicMissingError(missing, pool=session.pool.name)}")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _topic_admin(session: Session) -> TopicAdmin:
+    return TopicAdmin(make_admin(session.connection, client_id="forebay"), connection=session.connection)
+
+
+def _specs(session: Session, admin: TopicAdmin, *, partitions: int | None, replication: int | None) -> list[TopicSpec]:
+    requests = [session.pool.requests(tier) for tier in TIERS]
+    shape = admin.shape(requests, partitions=partitions, replication=replication)
+    return session.pool.specs(partitions=shape.partitions, replication=shape.replication)
+
+
+def _shown(state: TopicState) -> dict[str, Any]:
+    return {
+        "partitions": state.partitions,
+        "replication": state.replication,
+        "drift": [msgspec.to_builtins(drift) for drift in state.drift],
+    }
+
+
+def _print(session: Session, records: list[dict[str, Any]], *, columns: tuple[str, ...]) -> None:
+    if session.output is Output.JSON:
+        for record in records:
+            sys.stdout.write(to_json(record) + "\n")
+        return
+    shown = table(*columns, right=_COUNTS)
+    for record in records:
+        shown.add_row(*(_cell(record[column]) for column in columns))
+    stdout_console().print(shown)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={setting}" for name, setting in value.items())
+    if isinstance(value, list):
+        return "; ".join(f"{one['setting']} is {one['actual']}, should be {one['wanted']}" for one in value)
+    return "-" if value is None else str(value)

@@ -1,0 +1,257 @@
+"""The client library's face: submit requests, be told where they lie, wait for their outcomes.
+
+Speaks to the brokers. Delivery reports come on whichever thread serves them: the flusher's, or the batch's own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import structlog
+
+from forebay_producer.errors import OutcomeTimeoutError, ProducerClosedError
+from forebay_producer.outcome_watch import OutcomeWatch
+from forebay_producer.prepare import prepare
+from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
+from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
+from forebay_producer.settings import ProducerSettings
+from forebay_schemas.clock import Clock, SystemClock
+from forebay_schemas.envelope import Request
+from forebay_schemas.errors import ForebayError, UsageError
+from forebay_schemas.results import Result, decode_result
+from forebay_schemas.settings import load_settings
+from forebay_schemas.tiers import Tier
+
+# An outcome cannot be written before its request, but the brokers' clocks may differ by a little.
+_CLOCK_MARGIN_MS: Final = 5_000
+
+# So many records between two looks at the delivery reports: each look costs 2 microseconds.
+_BATCH_POLL_RECORDS: Final = 500
+
+_SYSTEM_CLOCK: Final = SystemClock()
+
+_log = structlog.get_logger("forebay.producer")
+
+
+class Producer:
+    """Submits requests to a pool and waits for their outcomes. Thread-safe; use it as a context manager.
+
+    Its settings are ``settings``, or what is given here before FOREBAY_ variables before defaults. Idempotent: a
+    request that the broker acknowledged is there once, however often the network broke. After a fork make a new one.
+    Raises ``UsageError`` for settings that cannot be; the brokers are first asked when something is submitted.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: ProducerSettings | None = None,
+        bootstrap_servers: str | None = None,
+        pool: str | None = None,
+        kafka_properties: Path | None = None,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> None:
+        flags = {"bootstrap_servers": bootstrap_servers, "pool": pool, "kafka_properties": kafka_properties}
+        if settings is None:
+            settings = load_settings(ProducerSettings, flags=flags, config=None)
+        elif any(value is not None for value in flags.values()):
+            raise UsageError("settings", "came with other arguments", fix="give settings, or the single arguments")
+        self._clock = clock
+        self._connection = settings.connection()
+        self._pool = settings.pool_topics()
+        self._delivery_seconds = settings.delivery_timeout_seconds
+        # Single requests go at once, batches are made full: with a linger of 0 a batch takes twice the time (measured),
+        # with one of 5 ms a single request takes that much longer.
+        self._single = self._make_sender(linger_ms=0)
+        self._reports = ReportServer(self._single)
+        self._bulk: Sender | None = None
+        self._watch: OutcomeWatch | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+        # Without a close(): at the garbage collection or the interpreter's exit at the latest.
+        self._stop_reports = weakref.finalize(self, self._reports.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def require_topics(self) -> None:
+        """Asks whether the pool can be submitted to: raises ``TopicMissingError`` or ``BrokerUnreachableError``."""
+        self._bulk_sender().require_topics()
+
+    def submit(
+        self, request: Request | Mapping[str, Any], *, tier: Tier | None = None, traceparent: str | None = None
+    ) -> Submitted:
+        """Sends one request and returns once the broker has it on all in-sync replicas.
+
+        ``request`` is the envelope; ``request_id`` and the deadline are filled in when missing, and what is no field of
+        the envelope is sent along. ``tier`` says what ``priority`` does not. Waits while the local queue is full.
+
+        Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for a request that
+        cannot be; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement came in
+        time, in which case the broker may have the request all the same; ``KafkaFailedError`` when it refused.
+        """
+        self._check_usable()
+        prepared = prepare(request, tier=tier, traceparent=traceparent, now_ms=self._clock.wall_ms())
+        self._single.require_topics()
+        done = threading.Event()
+        pending = self._single.send(prepared, done=done)
+        self._reports.wake()
+        done.wait()
+        assert pending.outcome is not None
+        if isinstance(pending.outcome, ForebayError):
+            raise pending.outcome
+        return pending.outcome
+
+    def submit_batch(
+        self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | None = None
+    ) -> list[Submitted | ForebayError]:
+        """Sends many requests, pipelined; returns in their order what `submit` would have returned or raised for each.
+
+        One that fails stops no other. Raises only when nothing could be sent at all: ``TopicMissingError``,
+        ``BrokerUnreachableError``.
+        """
+        sender = self._bulk_sender()
+        sender.require_topics()
+        sent: list[Pending | ForebayError] = []
+        for number, request in enumerate(requests, start=1):
+            try:
+                prepared = prepare(request, tier=tier, traceparent=None, now_ms=self._clock.wall_ms())
+                sent.append(sender.send(prepared))
+            except ForebayError as error:
+                sent.append(error)
+            if number % _BATCH_POLL_RECORDS == 0:
+                sender.serve_reports(timeout_seconds=0)
+        return [sender.wait_for(one) if isinstance(one, Pending) else one for one in sent]
+
+    def outcome(self, request_id: str, *, timeout_seconds: float, since_ms: int | None = None) -> Result:
+        """The request's first outcome, waited for if need be.
+
+        Looks from this producer's first submit on. For a request that somebody else submitted, ``since_ms`` (epoch
+        milliseconds on the brokers' clock) is a time at or before its submit.
+
+        Raises ``OutcomeTimeoutError``; ``UsageError`` when nothing was submitted and ``since_ms`` is not given;
+        ``TopicMissingError`` and ``BrokerUnreachableError`` at the first call.
+        """
+        self._check_usable()
+        since_ms = self._since(since_ms)
+        watch = self._watch_from(since_ms)
+        if since_ms < watch.since_ms or watch.may_have_forgotten(request_id):
+            return next(iter(self.outcomes([request_id], timeout_seconds=timeout_seconds, since_ms=since_ms)))
+        value = watch.wait(request_id, timeout_seconds=timeout_seconds)
+        if value is None:
+            raise _no_outcome([request_id], timeout_seconds)
+        return decode_result(value)
+
+    def outcomes(
+        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int | None = None
+    ) -> Iterator[Result]:
+        """The first outcome of each request as it comes, until all are there; ``since_ms`` as for `outcome`.
+
+        ``request_ids`` None: of every request of the pool, until the timeout. A request that is executed again after
+        so many others that its first outcome is forgotten (200,000) is then told twice. The iterator reads the topic
+        itself, so what is not taken from it costs no memory.
+
+        Raises ``OutcomeTimeoutError`` when some did not come in time, else as `outcome`.
+        """
+        self._check_usable()
+        return self._follow(request_ids, timeout_seconds=timeout_seconds, since_ms=self._since(since_ms))
+
+    def close(self) -> list[str]:
+        """Sends what is still queued; returns the ids of requests that were not acknowledged, and logs their number.
+
+        Waits for acknowledgements as long as the delivery timeout at most. May be called again.
+        """
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return []
+            self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+        self._stop_reports()
+        undelivered = self._single.close()
+        if self._bulk is not None:
+            undelivered += self._bulk.close()
+        if undelivered:
+            _log.warning("closed with requests not acknowledged", requests=len(undelivered))
+        return undelivered
+
+    def _make_sender(self, *, linger_ms: int | None) -> Sender:
+        return Sender(
+            self._connection,
+            pool=self._pool,
+            linger_ms=linger_ms,
+            delivery_seconds=self._delivery_seconds,
+            clock=self._clock,
+        )
+
+    def _bulk_sender(self) -> Sender:
+        with self._lock:
+            self._check_usable()
+            if self._bulk is None:
+                self._bulk = self._make_sender(linger_ms=None)
+            return self._bulk
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise ProducerClosedError("this producer was made before a fork; make a new one in this process")
+        if self._closed:
+            raise ProducerClosedError("the producer is closed")
+
+    def _since(self, since_ms: int | None) -> int:
+        if since_ms is not None:
+            return since_ms
+        senders = [sender for sender in (self._single, self._bulk) if sender is not None]
+        firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
+        if not firsts:
+            raise UsageError(
+                "since_ms",
+                "is missing, and this producer has submitted nothing",
+                fix="give a time before the request was submitted, in epoch milliseconds; 0 = search the whole topic",
+            )
+        return min(firsts) - _CLOCK_MARGIN_MS
+
+    def _watch_from(self, since_ms: int) -> OutcomeWatch:
+        with self._lock:
+            self._check_usable()
+            if self._watch is None:
+                reader = ResultsReader(self._connection, pool=self._pool, since_ms=since_ms)
+                self._watch = OutcomeWatch(reader, since_ms=since_ms)
+                weakref.finalize(self, self._watch.close)
+            return self._watch
+
+    def _follow(
+        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int
+    ) -> Iterator[Result]:
+        give_up_at = self._clock.monotonic() + timeout_seconds
+        missing = None if request_ids is None else set(request_ids)
+        firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
+        if missing is not None and not missing:
+            return
+        with ResultsReader(self._connection, pool=self._pool, since_ms=since_ms) as reader:
+            while (left_seconds := give_up_at - self._clock.monotonic()) > 0:
+                for result, _ in reader.read(timeout_seconds=min(left_seconds, 0.2)):
+                    if missing is None:
+                        if firsts.is_first(result.request_id):
+                            yield result
+                    elif result.request_id in missing:
+                        missing.remove(result.request_id)
+                        yield result
+                        if not missing:
+                            return
+        if missing:
+            raise _no_outcome(sorted(missing), timeout_seconds)
+
+
+def _no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:
+    named = missing[0] if len(missing) == 1 else f"{len(missing):,} requests, {missing[0]} among them,"
+    return OutcomeTimeoutError(
+        f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog", missing=missing
+    )

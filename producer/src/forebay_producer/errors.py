@@ -1,0 +1,58 @@
+"""What can go wrong on the producer's side, beyond what the contract's own errors say. Pure."""
+
+from __future__ import annotations
+
+from forebay_schemas.errors import ForebayError, UsageError
+
+
+class ProducerError(ForebayError):
+    """The root of the producer package's own errors."""
+
+
+class QueueFullError(ProducerError):
+    """The local queue was full for the whole delivery timeout. The request was not sent."""
+
+    reason = "queue_full"
+
+
+class NotDeliveredError(ProducerError):
+    """The producer was closed before the broker acknowledged; the broker may have the request all the same."""
+
+    reason = "not_delivered"
+
+
+class ProducerClosedError(ProducerError):
+    """The producer was closed, or made by the process that this one was forked from."""
+
+    reason = "producer_closed"
+
+
+class OutcomeTimeoutError(ProducerError):
+    """No outcome came in time. ``missing`` are the request ids without one; they may still come."""
+
+    reason = "outcome_timeout"
+
+    def __init__(self, message: str, *, missing: list[str]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class PastDeadlineError(ProducerError, UsageError):
+    """The request's ``expire_at`` lies in the past: nobody waits for its outcome any more."""
+
+    reason = "past_deadline"
+
+
+class RecordTooLargeError(ProducerError, UsageError):
+    """The record is larger than the request topics take."""
+
+    reason = "record_too_large"
+
+    def __init__(self, *, record_bytes: int, bytes_max: int) -> None:
+        super().__init__(
+            "payload",
+            f"makes a record of {record_bytes:,} bytes, and {bytes_max:,} is the limit",
+            fix="send less, or a reference to where it lies",
+        )
+        self.record_bytes = record_bytes
+        self.bytes_max = bytes_max

@@ -1,0 +1,130 @@
+"""From what a caller gives to what is sent: fills in the request id and the deadline, picks the tier.
+
+Pure but for the random part of new ids; the time is passed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from forebay_producer.errors import PastDeadlineError
+from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
+from forebay_schemas.envelope import JsonCodec, Request
+from forebay_schemas.errors import EnvelopeError, UsageError
+from forebay_schemas.headers import TENANT, TRACEPARENT, Header
+from forebay_schemas.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, TTL_MS_MAX, Tier, tier_of
+
+_CODEC = JsonCodec()
+_REQUEST_FIELDS = Request.__struct_fields__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request ready to be produced to its tier's topic under the key ``request_id``."""
+
+    request_id: str
+    tier: Tier
+    value: bytes
+    headers: list[Header]
+
+
+def time_ordered_id(now_ms: int) -> str:
+    """A UUID of version 7 (RFC 9562): 48 bits of epoch milliseconds, then 74 random ones."""
+    bits = int.from_bytes(os.urandom(10), "big") >> 6
+    number = (
+        (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (bits >> 62) << 64 | 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
+    )
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def prepare(
+    request: Request | Mapping[str, Any],
+    *,
+    tier: Tier | None,
+    traceparent: str | None,
+    now_ms: int,
+    new_id: Callable[[int], str] = time_ordered_id,
+) -> Prepared:
+    """Makes the record for one request; fields that are not the envelope's own are kept.
+
+    - ``request_id``: a new one when there is none.
+    - Tier: ``tier``, else what ``priority`` says, else mid. Raises ``UsageError`` when the two disagree.
+    - Deadline: ``ttl_ms``, else the time left until ``expire_at``, else the tier's default. The record carries
+      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``.
+
+    Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
+    """
+    fields = _fields_of(request)
+    if fields.get("request_id") is None:
+        fields["request_id"] = new_id(now_ms)
+    # What is wrong in itself passes here and is refused by the codec, which has the words for it.
+    chosen = _tier(fields.get("priority"), tier)
+    _fill_deadline(fields, default_ttl_ms=DEFAULT_TTL_MS[chosen], now_ms=now_ms)
+    value = _CODEC.encode(fields)
+    headers: list[Header] = []
+    if (tenant := fields.get("tenant")) is not None:
+        headers.append((TENANT, tenant.encode()))
+    if traceparent is not None:
+        headers.append((TRACEPARENT, traceparent.encode()))
+    return Prepared(request_id=fields["request_id"], tier=chosen, value=value, headers=headers)
+
+
+def _fields_of(request: Request | Mapping[str, Any]) -> dict[str, Any]:
+    if type(request) is dict:
+        return request.copy()
+    if isinstance(request, Request):
+        given = ((name, getattr(request, name)) for name in _REQUEST_FIELDS)
+        return {name: value for name, value in given if value is not None}
+    if not isinstance(request, Mapping):
+        raise EnvelopeError("envelope", f"is a {type(request).__name__}", fix="give a mapping or a Request")
+    return dict(request)
+
+
+def _tier(priority: object, tier: Tier | None) -> Tier:
+    named = None
+    if type(priority) is int and PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        named = tier_of(priority)
+    elif isinstance(priority, str) and priority in TIERS:
+        named = Tier(priority)
+    if tier is None:
+        return named or Tier.MID
+    if named is not None and named is not tier:
+        raise UsageError(
+            "priority",
+            f"is {priority!r}, which is tier {named}, and tier {tier} was asked for",
+            fix="give one of the two, or let them agree",
+        )
+    return tier
+
+
+def _fill_deadline(fields: dict[str, Any], *, default_ttl_ms: int, now_ms: int) -> None:
+    if fields.get("sent_at") is None:
+        fields["sent_at"] = now_ms
+    ttl_ms, expire_at, sent_at = fields.get("ttl_ms"), fields.get("expire_at"), fields["sent_at"]
+    if not _is_time(sent_at):
+        return
+    if expire_at is None:
+        if ttl_ms is None:
+            ttl_ms = fields["ttl_ms"] = default_ttl_ms
+        if type(ttl_ms) is int and 0 < ttl_ms <= TTL_MS_MAX:
+            fields["expire_at"] = sent_at + ttl_ms
+    elif ttl_ms is None and _is_time(expire_at):
+        if expire_at <= now_ms:
+            raise PastDeadlineError(
+                "expire_at",
+                f"past deadline: {expire_at} was {datetime.fromtimestamp(expire_at // 1000, UTC).isoformat()}",
+                fix="give a time ahead, in epoch milliseconds, or ttl_ms, or neither for the tier's default",
+            )
+        if expire_at <= sent_at:
+            raise UsageError("sent_at", f"is {sent_at}, which is not before expire_at", fix="leave it out")
+        fields["ttl_ms"] = min(expire_at - sent_at, TTL_MS_MAX)
+
+
+def _is_time(value: object) -> bool:
+    # type() rather than isinstance(): True is no time.
+    return type(value) is int and EPOCH_MS_MIN <= value <= EPOCH_MS_MAX

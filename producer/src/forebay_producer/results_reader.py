@@ -1,0 +1,169 @@
+"""Reads a pool's results topic from a given time on. Talks to the brokers; belongs to no group and commits nothing.
+
+Owned by one thread at a time. What counts as a request's outcome is the first result with its id.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from forebay_schemas.errors import TopicMissingError
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.results import Result, ResultError, decode_result
+from forebay_schemas.topics import Pool
+
+REMEMBERED_IDS_MAX: Final = 200_000
+"""So many requests may end between two outcomes of one request without the second being taken for a first: 30 MB."""
+
+_BATCH_RECORDS_MAX: Final = 1000
+_DOING: Final = "reading results"
+
+_log = logging.getLogger("forebay.producer.results")
+
+
+class ReadResult(NamedTuple):
+    """A result and the record value that it was in."""
+
+    result: Result
+    value: bytes
+
+
+class ResultsReader:
+    """Positions are taken by the constructor: whatever is written after it returns will be read.
+
+    ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only what comes from now on.
+    Raises ``TopicMissingError`` and ``BrokerUnreachableError``.
+    """
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, since_ms: int | None) -> None:
+        self._connection = connection
+        self._pool = pool
+        config = reader_config(connection, client_id="forebay-results") | {
+            # Told where a partition ends, a reader is done there even when the last offsets hold no record.
+            "enable.partition.eof": True,
+            # Retention has passed the position: what is left starts later.
+            "auto.offset.reset": "earliest",
+        }
+        self._consumer = create_client(Consumer, config)
+        try:
+            self._behind = self._open(since_ms)
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the brokers. May be called again."""
+        self._consumer.close()
+
+    def caught_up(self) -> bool:
+        """Whether everything has been read that was there when the reader was made."""
+        return not self._behind
+
+    def read(self, *, timeout_seconds: float) -> list[ReadResult]:
+        """The next results in the order of each partition; empty when none comes within the timeout.
+
+        What is no result is left out with a warning. While no broker answers it goes on trying. Raises
+        ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
+        """
+        first = self._consumer.poll(timeout_seconds)
+        if first is None:
+            return []
+        found: list[ReadResult] = []
+        # consume() with a timeout would wait for all of it even with records in hand.
+        for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
+            error = message.error()
+            if error is not None:
+                self._met(error, message)
+                continue
+            self._passed(message)
+            value = message.value()
+            try:
+                found.append(ReadResult(decode_result(value), value or b""))
+            except ResultError as problem:
+                at = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+                _log.warning("left out a record of %s: %s", at, problem)
+        return found
+
+    def _open(self, since_ms: int | None) -> dict[int, int]:
+        """Assigns all partitions; returns the ends of those with something to read up to now."""
+        topic = self._pool.results
+        count = require_topics(self._consumer, [topic], connection=self._connection, pool=self._pool.name)[topic]
+        timeout = METADATA_TIMEOUT_SECONDS
+        try:
+            # The ends come first: where no record is as late as the wanted time, one that is will come after them.
+            bounds = [
+                self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
+                for partition in range(count)
+            ]
+            starts = [end for _, end in bounds]
+            if since_ms is not None:
+                wanted = [TopicPartition(topic, partition, since_ms) for partition in range(count)]
+                for at in self._consumer.offsets_for_times(wanted, timeout=timeout):
+                    if at.error is not None:
+                        raise KafkaException(at.error)
+                    if at.offset >= 0:
+                        starts[at.partition] = at.offset
+            self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=_DOING) from None
+        return {
+            partition: end
+            for partition, (start, (first, end)) in enumerate(zip(starts, bounds, strict=True))
+            if max(start, first) < end
+        }
+
+    def _passed(self, message: Message) -> None:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        if self._behind and offset + 1 >= self._behind.get(partition, offset + 2):
+            del self._behind[partition]
+
+    def _met(self, error: KafkaError, message: Message) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            partition = message.partition()
+            assert partition is not None
+            self._behind.pop(partition, None)
+        elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            raise TopicMissingError([self._pool.results], pool=self._pool.name)
+        elif is_unreachable(error) or error.retriable():
+            _log.info("%s: %s", _DOING, error.str())
+        else:
+            raise as_forebay_error(error, connection=self._connection, doing=_DOING)
+
+
+class FirstOutcomes:
+    """Which results are the first of their request; later ones come from executions repeated after a crash.
+
+    Remembers the last ``ids_max`` ids: a repetition that comes after so many others is taken for a first one.
+    """
+
+    def __init__(self, *, ids_max: int) -> None:
+        self._ids_max = ids_max
+        self._seen: dict[str, None] = {}
+
+    def is_first(self, request_id: str) -> bool:
+        """True once per id."""
+        if request_id in self._seen:
+            return False
+        if len(self._seen) >= self._ids_max:
+            del self._seen[next(iter(self._seen))]
+        self._seen[request_id] = None
+        return True

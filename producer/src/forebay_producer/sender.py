@@ -1,0 +1,249 @@
+"""Hands records to librdkafka and makes of each delivery report what the caller is told.
+
+Speaks to the brokers. Reports come on whichever thread serves them; `ReportServer` is one that does nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Producer as KafkaProducer
+
+from forebay_producer.errors import NotDeliveredError, ProducerClosedError, QueueFullError, RecordTooLargeError
+from forebay_producer.prepare import Prepared
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
+from forebay_schemas.headers import headers_size_bytes
+from forebay_schemas.kafka import KafkaConnection, as_forebay_error, create_client, producer_config, require_topics
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+
+QUEUED_KBYTES_MAX: Final = 64 * 1024
+"""What a sender's queue holds at most, beside librdkafka's own limit of 100,000 records."""
+
+_POLL_SECONDS: Final = 0.05
+_FLUSH_SECONDS: Final = 0.01
+
+# librdkafka looks once a second for records that have timed out.
+_TIMEOUT_CHECK_SECONDS: Final = 2.0
+
+
+class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Where an accepted request lies. ``enqueued_at``: epoch milliseconds on the broker's clock."""
+
+    request_id: str
+    topic: str
+    partition: int
+    offset: int
+    enqueued_at: int
+
+
+class Pending:
+    """A record that was handed to librdkafka. Once it is reported on, ``outcome`` is there, and ``done`` is set."""
+
+    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "topic")
+
+    def __init__(self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None) -> None:
+        self._sender = sender
+        self.request_id = prepared.request_id
+        self.topic = topic
+        self.record_bytes = len(prepared.value) + len(prepared.request_id) + headers_size_bytes(prepared.headers)
+        self.done = done
+        self.outcome: Submitted | ForebayError | None = None
+
+    def report(self, error: KafkaError | None, message: Message) -> None:
+        """librdkafka's delivery report. Never raises."""
+        self.outcome = self._sender.judge(self, error, message)
+        if self.done is not None:
+            self.done.set()
+
+
+class Sender:
+    """One Kafka producer for a pool's request topics. Thread-safe. Must be closed.
+
+    ``linger_ms``: how long a record waits for others to join its batch; None = as the connection's properties say.
+    ``delivery_seconds``: how long a record may wait for its acknowledgement, and a caller for room in the queue.
+    """
+
+    def __init__(
+        self, connection: KafkaConnection, *, pool: Pool, linger_ms: int | None, delivery_seconds: float, clock: Clock
+    ) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._topics = {tier: pool.requests(tier) for tier in TIERS}
+        self._topics_exist = False
+        self._delivery_seconds = delivery_seconds
+        self._clock = clock
+        self._closed = False
+        self._in_flight: set[Pending] = set()
+        self.first_enqueued_at: int | None = None
+        for name in ("message.timeout.ms", "delivery.timeout.ms"):
+            if name in connection.properties:
+                fix = "set FOREBAY_DELIVERY_TIMEOUT_SECONDS instead"
+                raise UsageError("FOREBAY_KAFKA_PROPERTIES", f"sets {name}", fix=fix)
+        config = producer_config(connection, client_id="forebay-producer", record_bytes_max=REQUEST_BYTES_MAX)
+        config.setdefault("queue.buffering.max.kbytes", QUEUED_KBYTES_MAX)
+        config["message.timeout.ms"] = int(delivery_seconds * 1000)
+        if linger_ms is not None:
+            config["linger.ms"] = linger_ms
+        self._client = create_client(KafkaProducer, config)
+
+    def require_topics(self) -> None:
+        """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Asks until the answer was yes, then no more."""
+        # librdkafka itself would keep records for a topic that is not there for half a minute.
+        if not self._topics_exist:
+            require_topics(self._client, self._topics.values(), connection=self._connection, pool=self._pool.name)
+            self._topics_exist = True
+
+    def send(self, prepared: Prepared, *, done: threading.Event | None = None) -> Pending:
+        """Queues a record; waits for room while the queue is full.
+
+        Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.
+        """
+        pending = Pending(self, prepared, self._topics[prepared.tier], done)
+        self._in_flight.add(pending)
+        try:
+            self._produce(prepared, pending)
+        except BaseException:
+            self._in_flight.discard(pending)
+            raise
+        return pending
+
+    def serve_reports(self, *, timeout_seconds: float) -> None:
+        """Calls `Pending.report` for what was reported; waits for a report at most so long."""
+        self._client.poll(timeout_seconds)
+
+    def wait_for(self, pending: Pending) -> Submitted | ForebayError:
+        """What came of the record. Serves reports meanwhile, and sends what is queued without waiting for more."""
+        while (outcome := pending.outcome) is None:
+            self._client.flush(_FLUSH_SECONDS)
+        return outcome
+
+    def in_flight(self) -> bool:
+        """Whether some record has not been reported on."""
+        return bool(self._in_flight)
+
+    def close(self) -> list[str]:
+        """Waits for the acknowledgements, as long as a record may; returns the ids of the requests without one."""
+        self._closed = True
+        waiting = tuple(self._in_flight)
+        self._client.flush(self._delivery_seconds + _TIMEOUT_CHECK_SECONDS)
+        if self._in_flight:
+            self._client.purge()
+            self._client.flush(_TIMEOUT_CHECK_SECONDS)
+        self._client.close()
+        return [pending.request_id for pending in waiting if not isinstance(pending.outcome, Submitted)]
+
+    def _produce(self, prepared: Prepared, pending: Pending) -> None:
+        give_up_at: float | None = None
+        while True:
+            if self._closed:
+                raise ProducerClosedError("the producer is closed")
+            try:
+                self._client.produce(
+                    pending.topic,
+                    value=prepared.value,
+                    key=prepared.request_id,
+                    headers=[*prepared.headers] if prepared.headers else None,
+                    on_delivery=pending.report,
+                )
+            except BufferError:
+                now = self._clock.monotonic()
+                if give_up_at is None:
+                    give_up_at = now + self._delivery_seconds
+                elif now >= give_up_at:
+                    raise QueueFullError(
+                        f"the local queue was full for {self._delivery_seconds:g} s: the brokers take less than is"
+                        " submitted; submit more slowly, or raise queue.buffering.max.kbytes and .messages"
+                    ) from None
+                self._client.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                raise self._explain(error.args[0], pending) from None
+            except RuntimeError:
+                # confluent-kafka's answer when another thread has closed the client in the meantime.
+                if self._closed:
+                    raise ProducerClosedError("the producer is closed") from None
+                raise
+            else:
+                return
+
+    def judge(self, pending: Pending, error: KafkaError | None, message: Message) -> Submitted | ForebayError:
+        """What a delivery report means."""
+        self._in_flight.discard(pending)
+        if error is not None:
+            return self._explain(error, pending)
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        enqueued_at = message.timestamp()[1]
+        if self.first_enqueued_at is None:
+            self.first_enqueued_at = enqueued_at
+        return Submitted(
+            request_id=pending.request_id,
+            topic=pending.topic,
+            partition=partition,
+            offset=offset,
+            enqueued_at=enqueued_at,
+        )
+
+    def _explain(self, error: KafkaError, pending: Pending) -> ForebayError:
+        code = error.code()
+        if code == KafkaError.MSG_SIZE_TOO_LARGE:
+            return RecordTooLargeError(record_bytes=pending.record_bytes, bytes_max=REQUEST_BYTES_MAX)
+        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):
+            self._topics_exist = False
+            return TopicMissingError([pending.topic], pool=self._pool.name)
+        if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
+            return NotDeliveredError(f"request {pending.request_id} was not acknowledged before the producer closed")
+        if code == KafkaError._MSG_TIMED_OUT:
+            return BrokerUnreachableError(
+                f"no acknowledgement from {self._connection.bootstrap_servers} within {self._delivery_seconds:g} s;"
+                " the broker may have the request all the same. Check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
+            )
+        return as_forebay_error(error, connection=self._connection, doing=f"submitting to {pending.topic}")
+
+
+class ReportServer:
+    """A thread that serves a sender's reports while records are in flight; starts at the first `wake`.
+
+    Must be stopped.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._work = threading.Event()
+        self._stopping = False
+        self._started = False
+        # A daemon, so that an owner that forgets to stop it does not keep its process alive.
+        self._thread = threading.Thread(target=self._run, name="forebay-producer-reports", daemon=True)
+
+    def wake(self) -> None:
+        """Says that a record was sent. Never blocks."""
+        self._work.set()
+        if not self._started:
+            with self._lock:
+                self._start()
+
+    def stop(self) -> None:
+        """Ends the thread within a tenth of a second. May be called again."""
+        with self._lock:
+            self._stopping = True
+        self._work.set()
+        if self._started and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _start(self) -> None:
+        if not self._started and not self._stopping:
+            self._thread.start()
+            self._started = True
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._work.wait()
+            self._work.clear()
+            while self._sender.in_flight() and not self._stopping:
+                self._sender.serve_reports(timeout_seconds=_POLL_SECONDS)

@@ -1,0 +1,211 @@
+"""A pool's topics on the cluster: what differs from what they should be, what is missing. Talks to the brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave these names out
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+from confluent_kafka.cimpl import NewTopic
+
+from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
+from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error
+from forebay_schemas.topics import TopicSpec
+
+LEADERS_SECONDS_MAX: Final = 30.0
+
+_DEFAULT_PARTITIONS: Final = 12
+_REPLICATION_IN_PRODUCTION: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A setting that is not what it should be."""
+
+    setting: str
+    actual: str
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} is {self.actual}, should be {self.wanted}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """A topic as it is. ``settings``: those that its specification names."""
+
+    name: str
+    partitions: int
+    replication: int
+    settings: dict[str, str]
+    drift: tuple[Drift, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How many partitions each request topic has, and how many replicas every topic."""
+
+    partitions: int
+    replication: int
+
+
+class Edge(Enum):
+    """An end of a partition."""
+
+    FIRST = auto()
+    END = auto()
+
+
+def drift_of(spec: TopicSpec, *, partitions: int, replication: int, settings: Mapping[str, str]) -> tuple[Drift, ...]:
+    """Where a topic differs from its specification. Pure."""
+    wanted = {"partitions": str(spec.partitions), "replication": str(spec.replication), **spec.config}
+    actual = {"partitions": str(partitions), "replication": str(replication), **settings}
+    return tuple(
+        Drift(setting=name, actual=actual.get(name, "not known"), wanted=value)
+        for name, value in wanted.items()
+        if actual.get(name) != value
+    )
+
+
+class TopicAdmin:
+    """What can be asked of and done to a pool's topics. A call raises ``BrokerUnreachableError`` within ten seconds."""
+
+    def __init__(self, admin: AdminClient, *, connection: KafkaConnection) -> None:
+        self._admin = admin
+        self._connection = connection
+
+    def shape(self, request_topics: Sequence[str], *, partitions: int | None, replication: int | None) -> Shape:
+        """What is given; for the rest what the request topics have, or, when there are none, 12 partitions and three
+        replicas (one where there are fewer than three brokers)."""
+        metadata = self._metadata()
+        there = [metadata.topics[name].partitions for name in request_topics if name in metadata.topics]
+        there = [found for found in there if found]
+        if partitions is None:
+            partitions = max(map(len, there)) if there else _DEFAULT_PARTITIONS
+        if replication is None and there:
+            replication = max(len(found[min(found)].replicas) for found in there)
+        elif replication is None:
+            replication = _REPLICATION_IN_PRODUCTION if len(metadata.brokers) >= _REPLICATION_IN_PRODUCTION else 1
+        return Shape(partitions=partitions, replication=replication)
+
+    def look_at(self, specs: Iterable[TopicSpec]) -> dict[str, TopicState]:
+        """The topics that exist, by name."""
+        metadata = self._metadata()
+        found = {spec.name: spec for spec in specs if _usable(metadata.topics.get(spec.name))}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+        answers = self._ask(lambda: self._admin.describe_configs(resources, request_timeout=_TIMEOUT)) if found else {}
+        states: dict[str, TopicState] = {}
+        for resource, answer in answers.items():
+            name, spec = resource.name, found[resource.name]
+            all_settings = self._result(answer, doing=f"reading the settings of {name}")
+            settings = {key: str(all_settings[key].value) for key in spec.config if key in all_settings}
+            partitions = metadata.topics[name].partitions
+            replication = min(len(partition.replicas) for partition in partitions.values())
+            states[name] = TopicState(
+                name=name,
+                partitions=len(partitions),
+                replication=replication,
+                settings=settings,
+                drift=drift_of(spec, partitions=len(partitions), replication=replication, settings=settings),
+            )
+        return states
+
+    def create(self, specs: Sequence[TopicSpec]) -> set[str]:
+        """Makes the topics and waits until each partition has a leader; returns those that were not there before.
+
+        Raises ``UsageError`` for more replicas than there are brokers, ``KafkaFailedError``.
+        """
+        if not specs:
+            return set()
+        new = [NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config) for spec in specs]
+        made: set[str] = set()
+        for name, answer in self._ask(lambda: self._admin.create_topics(new, request_timeout=_TIMEOUT)).items():
+            try:
+                answer.result()
+                made.add(name)
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                    problem = f"is {specs[0].replication}, more than there are brokers"
+                    raise UsageError("--replication", problem, fix="give less, or start more brokers") from None
+                # Somebody else was faster, which is as good.
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise self._explained(error, doing=f"creating {name}") from None
+        self._wait_for_leaders({spec.name: spec.partitions for spec in specs})
+        return made
+
+    def count_records(self, states: Iterable[TopicState]) -> dict[str, int]:
+        """How many records each topic holds: last minus first offset, so compacted ones and markers count too."""
+        partitions = [(state.name, partition) for state in states for partition in range(state.partitions)]
+        first, last = self.offsets(partitions, at=Edge.FIRST), self.offsets(partitions, at=Edge.END)
+        counts = dict.fromkeys((name for name, _ in partitions), 0)
+        for at in partitions:
+            counts[at[0]] += last[at] - first[at]
+        return counts
+
+    def offsets(self, partitions: Iterable[tuple[str, int]], *, at: Edge) -> dict[tuple[str, int], int]:
+        """The offset of the first record, or the one after the last, of each (topic, partition)."""
+        spec = OffsetSpec.earliest() if at is Edge.FIRST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not wanted:
+            return {}
+        answers = self._ask(lambda: self._admin.list_offsets(wanted, request_timeout=_TIMEOUT))
+        return {
+            (one.topic, one.partition): self._result(answer, doing=f"reading offsets of {one.topic}").offset
+            for one, answer in answers.items()
+        }
+
+    def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
+        give_up_at = time.monotonic() + LEADERS_SECONDS_MAX
+        while True:
+            topics = self._metadata().topics
+            waiting = [
+                name
+                for name, count in partitions.items()
+                if not _usable(topics.get(name))
+                or len(topics[name].partitions) < count
+                or any(partition.leader < 0 for partition in topics[name].partitions.values())
+            ]
+            if not waiting:
+                return
+            if time.monotonic() > give_up_at:
+                raise KafkaFailedError(
+                    f"topic {waiting[0]} has no leader {LEADERS_SECONDS_MAX:g} s after it was made; look at the brokers"
+                )
+            time.sleep(0.05)
+
+    def _metadata(self) -> Any:
+        return self._ask(lambda: self._admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS))
+
+    def _ask(self, call: Callable[[], _Answer]) -> _Answer:
+        try:
+            return call()
+        except KafkaException as error:
+            raise self._explained(error, doing="asking for the topics") from None
+
+    def _result(self, answer: Future[Any], *, doing: str) -> Any:
+        try:
+            return answer.result()
+        except KafkaException as error:
+            raise self._explained(error, doing=doing) from None
+
+    def _explained(self, error: KafkaException, *, doing: str) -> ForebayError:
+        return as_forebay_error(error.args[0], connection=self._connection, doing=doing)
+
+
+_Answer = TypeVar("_Answer")
+_TIMEOUT: Final = METADATA_TIMEOUT_SECONDS
+
+
+def _usable(topic: Any) -> bool:
+    return topic is not None and topic.error is None and bool(topic.partitions)

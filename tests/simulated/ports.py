@@ -1,0 +1,346 @@
+"""What the worker's core reaches the world through, in memory: a clock, a producer and a consumer. No threads, no I/O.
+
+Time stands still unless a test moves it, or a poll that finds nothing spends its timeout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+
+Key = tuple[str, int]
+
+NOW_MS = 1_760_000_000_000
+"""Where a `ManualClock`'s wall clock starts."""
+
+
+class ManualClock:
+    """Both clocks, moved by hand."""
+
+    def __init__(self) -> None:
+        self._monotonic = 1_000.0
+        self._wall_ms = float(NOW_MS)
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def wall_ms(self) -> int:
+        return int(self._wall_ms)
+
+    def advance(self, seconds: float) -> None:
+        """Moves both clocks on."""
+        self._monotonic += seconds
+        self._wall_ms += seconds * 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryRecord:
+    """A record, or an error event when ``failure`` is set, with the accessors of confluent-kafka's Message."""
+
+    topic_name: str | None = "forebay.test.requests.mid"
+    partition_number: int = 0
+    offset_number: int = 0
+    key_bytes: bytes | None = None
+    value_bytes: bytes | None = None
+    header_list: list[tuple[str, bytes | None]] | None = None
+    timestamp_ms: int = NOW_MS
+    failure: KafkaError | None = None
+
+    def topic(self) -> str | None:
+        return self.topic_name
+
+    def partition(self) -> int:
+        return self.partition_number
+
+    def offset(self) -> int:
+        return self.offset_number
+
+    def key(self) -> bytes | None:
+        return self.key_bytes
+
+    def value(self) -> bytes | None:
+        return self.value_bytes
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.header_list
+
+    def timestamp(self) -> tuple[int, int]:
+        return (2, self.timestamp_ms)
+
+    def error(self) -> KafkaError | None:
+        return self.failure
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAnswer:
+    """A TopicPartition as an answer holds it: only confluent-kafka itself can set the error of its own."""
+
+    topic: str
+    partition: int
+    offset: int = OFFSET_STORED
+    metadata: str | None = None
+    error: KafkaError | None = None
+
+
+@dataclass(slots=True)
+class _Produced:
+    record: MemoryRecord
+    on_delivery: Callable[[KafkaError | None, Any], None]
+
+
+class MemoryProducer:
+    """Takes records and delivers them at the next `poll`, in order, unless told otherwise.
+
+    - ``queue_free``: how many more records fit before ``produce`` raises BufferError.
+    - ``refuse``: ``produce`` raises this error for a record it returns one for.
+    - ``fail``: the delivery of a record it returns an error for fails with it.
+    - ``holding``: nothing is delivered.
+    """
+
+    def __init__(self) -> None:
+        self.delivered: list[MemoryRecord] = []
+        self.queue_free = 1_000_000
+        self.refuse: Callable[[MemoryRecord], KafkaError | None] = lambda _: None
+        self.fail: Callable[[MemoryRecord], KafkaError | None] = lambda _: None
+        self.holding = False
+        self._queue: deque[_Produced] = deque()
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        *,
+        headers: Any,
+        on_delivery: Callable[[KafkaError | None, Any], None],
+    ) -> None:
+        record = MemoryRecord(topic_name=topic, key_bytes=key, value_bytes=value, header_list=headers)
+        if (error := self.refuse(record)) is not None:
+            raise KafkaException(error)
+        if self.queue_free <= 0:
+            raise BufferError("Local: Queue full")
+        self.queue_free -= 1
+        self._queue.append(_Produced(record, on_delivery))
+
+    def poll(self, timeout: float) -> int:
+        assert timeout == 0, "the event loop's thread must not wait"
+        if self.holding:
+            return 0
+        served, self._queue = self._queue, deque()
+        for produced in served:
+            self.queue_free += 1
+            error = self.fail(produced.record)
+            if error is None:
+                self.delivered.append(produced.record)
+            produced.on_delivery(error, produced.record)
+        return len(served)
+
+    def delivered_to(self, topic: str) -> list[MemoryRecord]:
+        """What a topic holds."""
+        return [record for record in self.delivered if record.topic() == topic]
+
+
+@dataclass(slots=True)
+class _Fault:
+    """At the next read: ``freed`` records pass unseen, then an exception or an error event takes their place."""
+
+    freed: int
+    exception: Exception | None = None
+    event: KafkaError | None = None
+    in_consume: bool = False
+
+
+@dataclass(slots=True)
+class MemoryPartition:
+    """One partition's log and, while it is assigned, where the client stands in it."""
+
+    records: list[MemoryRecord] = field(default_factory=list)
+    position: int | None = None
+    paused: bool = False
+    faults: deque[_Fault] = field(default_factory=deque)
+
+
+class ScriptedConsumer:
+    """A group's only member, over logs in memory. Reading moves its position as a client's does, failures included."""
+
+    def __init__(self, *, clock: ManualClock) -> None:
+        self.logs: dict[Key, MemoryPartition] = {}
+        self.committed_by_group: dict[Key, tuple[int, str]] = {}
+        self.commits: list[tuple[dict[Key, tuple[int, str | None]], bool]] = []
+        self.committed_error: Exception | None = None
+        self.committed_partition_error: KafkaError | None = None
+        self.commit_error: KafkaError | None = None
+        self.commit_partition_errors: dict[Key, KafkaError] = {}
+        self.seek_errors: dict[Key, KafkaError] = {}
+        self.answers_commits = True
+        self.closed = False
+        self.polls = 0
+        self._clock = clock
+        self._on_commit: Callable[[KafkaError | None, list[Any]], None] = lambda _error, _partitions: None
+        self._callbacks: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
+        self._during_poll: deque[Callable[[], None]] = deque()
+        self._unanswered: deque[Callable[[], None]] = deque()
+
+    # What a test does.
+
+    def connect(self, on_commit: Callable[[KafkaError | None, list[Any]], None]) -> ScriptedConsumer:
+        """As the factory that an intake is given."""
+        self._on_commit = on_commit
+        return self
+
+    def append(self, record: MemoryRecord) -> None:
+        """Puts a record at the end of its partition's log, whatever its offset."""
+        self.log_of((str(record.topic()), record.partition())).records.append(record)
+
+    def log_of(self, key: Key) -> MemoryPartition:
+        return self.logs.setdefault(key, MemoryPartition())
+
+    def assign(self, *keys: Key) -> None:
+        """At the next poll the group gives these partitions."""
+        self._at_poll("on_assign", keys)
+
+    def revoke(self, *keys: Key) -> None:
+        """At the next poll the group takes these partitions back."""
+        self._at_poll("on_revoke", keys)
+
+    def lose(self, *keys: Key) -> None:
+        """At the next poll these partitions turn out to be lost."""
+        self._at_poll("on_lost", keys)
+
+    def free_unseen(self, key: Key, count: int, *, exception: Exception, in_consume: bool = False) -> None:
+        """The next read of the partition frees records without handing them over, and raises."""
+        self.log_of(key).faults.append(_Fault(count, exception=exception, in_consume=in_consume))
+
+    def error_event(self, key: Key, count: int, *, error: KafkaError) -> None:
+        """The next read of the partition gives an error event, which stands where ``count`` records were."""
+        self.log_of(key).faults.append(_Fault(count, event=error))
+
+    def answer_commit(self) -> None:
+        """Answers the oldest asynchronous commit that waits for it."""
+        self._unanswered.popleft()()
+
+    # What the intake calls.
+
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        assert topics
+        self._callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+
+    def poll(self, timeout: float) -> MemoryRecord | None:
+        self.polls += 1
+        while self._during_poll:
+            self._during_poll.popleft()()
+        while self.answers_commits and self._unanswered:
+            self.answer_commit()
+        read = self._read(1, in_consume=False)
+        if not read:
+            self._clock.advance(timeout)
+        return read[0] if read else None
+
+    def consume(self, num_messages: int, timeout: float) -> list[MemoryRecord]:
+        assert timeout == 0, "consume with a timeout waits for all of it"
+        return self._read(num_messages, in_consume=True)
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
+        asked = {(each.topic, each.partition): (each.offset, each.metadata) for each in offsets}
+        self.commits.append((asked, asynchronous))
+        if self.commit_error is not None and not asynchronous:
+            raise KafkaException(self.commit_error)
+        failed, refused = self.commit_error, dict(self.commit_partition_errors)
+        answer = [PartitionAnswer(*key, *said, refused.get(key)) for key, said in asked.items()]
+        if failed is None:
+            for each in answer:
+                if each.error is None:
+                    self.committed_by_group[each.topic, each.partition] = (each.offset, each.metadata or "")
+        if not asynchronous:
+            return answer
+        self._unanswered.append(lambda: self._on_commit(failed, answer))
+        return None
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
+        assert timeout > 0
+        if self.committed_error is not None:
+            raise self.committed_error
+        answer = []
+        for each in partitions:
+            offset, metadata = self.committed_by_group.get((each.topic, each.partition), (OFFSET_STORED, ""))
+            answer.append(PartitionAnswer(each.topic, each.partition, offset, metadata, self.committed_partition_error))
+        return answer
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            key = (each.topic, each.partition)
+            log = self.log_of(key)
+            assert log.position is None, "assigned twice"
+            if each.offset == OFFSET_STORED:
+                log.position = self.committed_by_group.get(key, (0, ""))[0]
+            else:
+                log.position = each.offset
+            log.paused = False
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self.log_of((each.topic, each.partition)).position = None
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self.log_of((each.topic, each.partition)).paused = True
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self.log_of((each.topic, each.partition)).paused = False
+
+    def seek(self, partition: TopicPartition) -> None:
+        key = (partition.topic, partition.partition)
+        if (error := self.seek_errors.get(key)) is not None:
+            raise KafkaException(error)
+        log = self.log_of(key)
+        if log.position is None:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        assert partition.offset >= 0 or partition.offset == OFFSET_BEGINNING
+        log.position = max(0, partition.offset)
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _at_poll(self, callback: str, keys: tuple[Key, ...]) -> None:
+        def rebalance() -> None:
+            self._callbacks[callback](self, [TopicPartition(*key) for key in keys])
+            for key in keys:
+                if callback == "on_assign":
+                    # As confluent-kafka does when the callback did not assign.
+                    if self.log_of(key).position is None:
+                        self.incremental_assign([TopicPartition(*key, OFFSET_STORED)])
+                else:
+                    self.log_of(key).position = None
+
+        self._during_poll.append(rebalance)
+
+    def _read(self, count: int, *, in_consume: bool) -> list[MemoryRecord]:
+        read: list[MemoryRecord] = []
+        for key, log in self.logs.items():
+            while log.position is not None and not log.paused and len(read) < count:
+                if log.faults and log.faults[0].in_consume <= in_consume:
+                    fault = log.faults.popleft()
+                    for _ in range(fault.freed):
+                        self._next(log)
+                    if fault.exception is not None:
+                        raise fault.exception
+                    read.append(MemoryRecord(topic_name=key[0], partition_number=key[1], failure=fault.event))
+                    continue
+                record = self._next(log)
+                if record is None:
+                    break
+                read.append(record)
+        return read
+
+    def _next(self, log: MemoryPartition) -> MemoryRecord | None:
+        assert log.position is not None
+        for record in log.records:
+            if record.offset() >= log.position:
+                log.position = record.offset() + 1
+                return record
+        return None

@@ -1,0 +1,75 @@
+"""Requests as the worker's stages hand them to each other, made in one line. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from forebay_schemas.envelope import JsonCodec, deadline_ms, priority_in
+from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.headers import read_history
+from forebay_schemas.tiers import Tier
+from forebay_schemas.topics import Pool
+from forebay_worker.offsets import PartitionOffsets
+from forebay_worker.work import Assignment, Work
+from simulated.ports import NOW_MS, MemoryRecord
+
+POOL = Pool("test")
+
+
+def envelope(request_id: str = "r-1", **fields: Any) -> bytes:
+    """An envelope's bytes; ``fields`` replace the defaults, None leaves a field out."""
+    whole = {"request_id": request_id, "biz_type": "chat_completion", "payload": {}} | fields
+    return msgspec.json.encode({name: value for name, value in whole.items() if value is not None})
+
+
+def make_assignment(tier: Tier = Tier.MID, *, partition: int = 0, committed: int | None = 0) -> Assignment:
+    return Assignment(
+        topic=POOL.requests(tier),
+        partition=partition,
+        tier=tier,
+        epoch=1,
+        offsets=PartitionOffsets(committed=committed),
+    )
+
+
+def make_work(
+    assignment: Assignment | None = None,
+    *,
+    offset: int = 0,
+    value: bytes | None = None,
+    key: bytes | None = None,
+    headers: list[tuple[str, bytes | None]] | None = None,
+    enqueued_at: int = NOW_MS,
+    **fields: Any,
+) -> Work:
+    """A request as the intake makes it. ``fields`` are the envelope's; its id is ``r-<offset>`` unless given."""
+    assignment = assignment if assignment is not None else make_assignment()
+    if value is None:
+        value = envelope(**{"request_id": f"r-{offset}", **fields})
+    record = MemoryRecord(
+        topic_name=assignment.topic,
+        partition_number=assignment.partition,
+        offset_number=offset,
+        key_bytes=key,
+        value_bytes=value,
+        header_list=headers,
+        timestamp_ms=enqueued_at,
+    )
+    work = Work(
+        record=record,
+        assignment=assignment,
+        offset=offset,
+        size_bytes=len(value),
+        history=read_history(headers),
+        first_enqueued_at=enqueued_at,
+    )
+    try:
+        work.request = JsonCodec().decode(value)
+    except EnvelopeError as error:
+        work.problem = error
+        return work
+    work.priority = priority_in(work.request, tier=assignment.tier)
+    work.deadline_ms = deadline_ms(work.request, tier=assignment.tier, first_enqueued_at=enqueued_at)
+    return work

@@ -1,0 +1,188 @@
+"""What a commit says beyond its offset: read again as written, never too long, and never trusted when damaged."""
+
+from __future__ import annotations
+
+import base64
+import random
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay_schemas.offsets_metadata import (
+    FINISHED_MAX,
+    METADATA_BYTES_MAX,
+    NOTHING,
+    CommitMetadata,
+    decode_metadata,
+    encode_metadata,
+    runs_of,
+)
+
+
+def offsets_in(metadata: CommitMetadata) -> set[int]:
+    return {offset for first, length in metadata.finished for offset in range(first, first + length)}
+
+
+@st.composite
+def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
+    committed = draw(st.integers(0, 2**40))
+    ahead = draw(st.sets(st.integers(0, 5_000), max_size=200))
+    finished = draw(st.sets(st.sampled_from(sorted(ahead)))) if ahead else set()
+    running = tuple(
+        (committed + each, draw(st.integers(0, 3))) for each in sorted(ahead - finished) if draw(st.booleans())
+    )
+    lease = draw(st.none() | st.integers(1, 2**43))
+    return committed, CommitMetadata(
+        finished=runs_of(committed + each for each in sorted(finished)), running=running, lease_until_ms=lease
+    )
+
+
+@given(commits())
+def test_what_is_written_is_read_again(commit: tuple[int, CommitMetadata]) -> None:
+    committed, metadata = commit
+    text = encode_metadata(committed, metadata)
+    said_nothing = not metadata.finished and not metadata.running
+    assert decode_metadata(committed, text) == (NOTHING if said_nothing else metadata)
+
+
+@given(commits(), st.integers(0, 400))
+def test_cutting_forgets_from_the_top_and_invents_nothing(commit: tuple[int, CommitMetadata], bytes_max: int) -> None:
+    committed, metadata = commit
+    text = encode_metadata(committed, metadata, bytes_max=bytes_max)
+    assert len(text) <= bytes_max
+    read = decode_metadata(committed, text)
+    assert read is not None
+    assert read.finished == metadata.finished[: len(read.finished)]
+    assert read.running == metadata.running[: len(read.running)]
+    if len(read.running) < len(metadata.running):
+        assert read.finished == (), "running offsets are cut last"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ten_thousand_offsets_out_of_order_fit_the_brokers_limit(seed: int) -> None:
+    rng = random.Random(seed)
+    offsets = sorted(rng.sample(range(1, 40_000), 10_000))
+    metadata = CommitMetadata(finished=runs_of(offsets), running=tuple((offset, 0) for offset in (0, 40_000, 40_007)))
+    text = encode_metadata(0, metadata)
+    assert len(text.encode()) <= METADATA_BYTES_MAX
+    read = decode_metadata(0, text)
+    assert read is not None
+    assert read.running == metadata.running
+    assert offsets_in(read) == set(offsets[: read.finished_count])
+    assert read.finished_count > 3_000, "cut no more than it must be"
+
+
+def test_offsets_finished_in_turn_take_a_few_bytes_however_many() -> None:
+    whole = CommitMetadata(finished=((101, 1_000_000),), running=((100, 0),))
+    text = encode_metadata(100, whole)
+    assert len(text) < 30
+    assert decode_metadata(100, text) == whole
+
+
+def test_no_commit_names_more_finished_offsets_than_a_reader_may_hold() -> None:
+    text = encode_metadata(0, CommitMetadata(finished=((1, FINISHED_MAX - 5), (FINISHED_MAX + 1, 2**50))))
+    read = decode_metadata(0, text)
+    assert read is not None
+    assert read.finished == ((1, FINISHED_MAX - 5), (FINISHED_MAX + 1, 5))
+
+
+def test_whatever_is_written_can_be_read_even_when_it_unpacks_to_a_lot() -> None:
+    finished = tuple((2 * number + 1, 1) for number in range(400_000))
+    running = tuple((2 * number, 0) for number in range(400_000))
+    read = decode_metadata(0, encode_metadata(0, CommitMetadata(finished=finished, running=running)))
+    assert read is not None
+    assert read.finished_count > 10_000
+
+
+@pytest.mark.parametrize("text", [None, ""])
+def test_no_metadata_says_nothing(text: str | None) -> None:
+    assert decode_metadata(7, text) == NOTHING
+
+
+def pack(body: bytes, *, kind: bytes = b"\x00", committed: int = 0) -> str:
+    """Text with a right checksum, as only somebody who means it can write it."""
+    checksum = zlib.crc32(body, zlib.crc32(bytes([committed]))).to_bytes(4, "big")
+    return "f1" + base64.b85encode(kind + checksum + body).decode()
+
+
+def test_hand_made_text_is_read_as_the_module_describes_it() -> None:
+    # two runs: 5-6 and 9; one running offset, 4, which was running at one crash; no lease
+    assert decode_metadata(3, pack(bytes([2, 2, 2, 2, 1, 1, 1, 1, 0]), committed=3)) == CommitMetadata(
+        finished=((5, 2), (9, 1)), running=((4, 1),)
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("consumer-1@host", id="another client's words"),
+        pytest.param('{"leader": 3}', id="JSON"),
+        pytest.param("f1", id="nothing behind the prefix"),
+        pytest.param("f2" + "0" * 20, id="a later version"),
+        pytest.param("f1ÄÖÜ€", id="not ASCII"),
+        pytest.param('f1"\\\x00', id="not base85"),
+        pytest.param(pack(b"", kind=b"\x07"), id="an unknown format"),
+        pytest.param(pack(b""), id="no number"),
+        pytest.param(pack(bytes([1, 2])), id="a run without its length"),
+        pytest.param(pack(bytes([1, 2, 0, 0, 0])), id="an empty run"),
+        pytest.param(pack(bytes([200])), id="a number cut off"),
+        pytest.param(pack(b"\xff" * 12 + b"\x01"), id="a number too long"),
+        pytest.param(pack(bytes([0, 0, 0, 0])), id="a number too many"),
+        pytest.param(pack(b"\xff\xff\x7f\x01\x01"), id="more runs announced than there are"),
+        pytest.param(pack(b"\x01\x00" + b"\xff" * 9 + b"\x01" + b"\x00\x00"), id="a run as long as all of time"),
+    ],
+)
+def test_foreign_or_damaged_text_is_told_from_ours(text: str) -> None:
+    assert decode_metadata(0, text) is None
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused_but_never_raises(text: str) -> None:
+    for attempt in (text, "f1" + text):
+        decode_metadata(0, attempt)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_in_our_wrapping_never_raise(body: bytes) -> None:
+    decode_metadata(0, "f1" + base64.b85encode(body).decode())
+    for kind in (b"\x00", b"\x01"):
+        decode_metadata(0, pack(body, kind=kind))
+
+
+@given(commits(), st.data())
+def test_one_damaged_character_is_noticed(commit: tuple[int, CommitMetadata], data: st.DataObject) -> None:
+    committed, metadata = commit
+    text = encode_metadata(committed, metadata)
+    if not text:
+        return
+    place = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from("0123456789abcxyz?@").filter(lambda each: each != text[place]))
+    assert decode_metadata(committed, text[:place] + other + text[place + 1 :]) in (None, metadata)
+    assert decode_metadata(committed, text[:-1]) in (None, metadata)
+
+
+@given(commits(), st.integers(1, 50))
+def test_text_beside_another_offset_than_its_own_is_not_believed(commit: tuple[int, CommitMetadata], by: int) -> None:
+    committed, metadata = commit
+    text = encode_metadata(committed, metadata)
+    if text:
+        assert decode_metadata(committed + by, text) is None
+
+
+def test_a_decompression_bomb_is_refused_without_being_unpacked() -> None:
+    deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = deflater.compress(bytes(64 << 20)) + deflater.flush()
+    assert decode_metadata(0, "f1" + base64.b85encode(b"\x01" + bytes(4) + bomb).decode()) is None
+
+
+def test_runs_are_what_lies_next_to_each_other() -> None:
+    assert runs_of([]) == ()
+    assert runs_of([4]) == ((4, 1),)
+    assert runs_of([1, 2, 3, 7, 9, 10]) == ((1, 3), (7, 1), (9, 2))
+
+
+def test_an_offset_below_the_commit_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="ascend"):
+        encode_metadata(10, CommitMetadata(finished=((9, 1),)))

@@ -1,0 +1,98 @@
+"""Result records: written and read back the same, whatever a backend or a handler put into them. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from forebay_schemas.reasons import Status
+from forebay_schemas.results import ERROR_CHARS_MAX, Result, ResultError, decode_result, encode_result
+
+REQUIRED: dict[str, Any] = {
+    "request_id": "r-1",
+    "status": Status.COMPLETED,
+    "reason": "completed",
+    "finished_at": 1_760_000_000_000,
+}
+FULL = Result(
+    **REQUIRED,
+    tier="high",
+    attempt=2,
+    worker="w-1",
+    queue_seconds=0.25,
+    service_seconds=1e-06,
+    prompt_tokens=10,
+    output_tokens=0,
+    error="Grüße",
+    body={"choices": [{"text": "世界\n\0"}], "n": 1.5, "none": None},
+)
+
+
+def test_a_result_comes_back_as_it_was() -> None:
+    assert decode_result(encode_result(FULL)) == FULL
+    assert decode_result(encode_result(Result(**REQUIRED))) == Result(**REQUIRED)
+
+
+def test_a_result_has_the_names_that_people_script_against() -> None:
+    names = "request_id status reason attempt worker queue_seconds service_seconds prompt_tokens output_tokens"
+    assert {*names.split(), "finished_at", "body"} <= set(json.loads(encode_result(FULL)))
+
+
+def test_ready_json_goes_in_as_it_is() -> None:
+    body = b'{ "id" : "x", "z":1, "a":1.0, "id":"twice" }'
+    value = encode_result(msgspec.structs.replace(FULL, body=msgspec.Raw(body)))
+    assert body in value
+    assert decode_result(value).body == {"id": "twice", "z": 1, "a": 1.0}
+
+
+def test_an_error_is_cut_and_never_keeps_a_result_from_being_written() -> None:
+    for error in ("x" * 10_000, "ü" * 10_000, "half \ud800 a pair" * 1_000):
+        found = decode_result(encode_result(msgspec.structs.replace(FULL, error=error))).error
+        assert found is not None
+        assert len(found) == ERROR_CHARS_MAX
+    assert decode_result(encode_result(msgspec.structs.replace(FULL, error="a\udfffb"))).error == "a?b"
+
+
+def test_nan_in_a_body_becomes_null() -> None:
+    value = encode_result(msgspec.structs.replace(FULL, body={"logprob": float("nan"), "max": float("-inf")}))
+    assert json.loads(value)["body"] == {"logprob": None, "max": None}
+
+
+def endless() -> list[Any]:
+    items: list[Any] = []
+    items.append(items)
+    return items
+
+
+@pytest.mark.parametrize("body", [object(), {(1, 2): 3}, {"a": {"b": lambda: 0}}, "\ud800", endless()])
+def test_a_body_that_is_no_json_is_an_error_of_ours(body: Any) -> None:
+    with pytest.raises(ResultError, match=r"^body: cannot be written as JSON"):
+        encode_result(msgspec.structs.replace(FULL, body=body))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"[]",
+        b"{}",
+        b'{"request_id":"r","status":"done","reason":"x","finished_at":1}',
+        b'{"request_id":"r","status":"failed","reason":"x","finished_at":"now"}',
+        b'{"request_id":"r","status":"failed","reason":"x","finished_at":1,"error":"\xff"}',
+    ],
+)
+def test_what_is_no_result_is_an_error_of_ours(value: bytes | None) -> None:
+    with pytest.raises(ResultError, match=r"^not a result: ") as caught:
+        decode_result(value)
+    assert caught.value.reason == "undecodable"
+
+
+def test_an_older_reader_takes_newer_fields_and_reasons() -> None:
+    value = encode_result(FULL)[:-1] + b',"spot_price":{"usd":[0.1]},"engine":null}'
+    assert decode_result(value) == FULL
+    newer = msgspec.json.encode(REQUIRED | {"status": "failed", "reason": "invented_later"})
+    assert decode_result(newer).reason == "invented_later"
