@@ -72,6 +72,7 @@ class Breaker(Generic[_Request]):
         self.last_answer = now
         self.state = BreakerState.CLOSED
         self._wait_seconds = 0.0
+        self._probe_at = 0.0
         return self._take_suspect()
 
     def backend_failed(
@@ -106,7 +107,8 @@ class Breaker(Generic[_Request]):
     def _open(self, now: float, wait_seconds: float) -> None:
         self.state = BreakerState.OPEN
         self._wait_seconds = wait_seconds
-        self._probe_at = now + wait_seconds
+        # Later if the backend asked for it while the probe ran.
+        self._probe_at = max(self._probe_at, now + wait_seconds)
 
     def _take_suspect(self) -> _Request | None:
         suspect, self._suspect = self._suspect, None

@@ -5,13 +5,14 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 
 from __future__ import annotations
 
+import math
 import threading
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker.breaker import Breaker
-from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes
+from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.pacing import PacingPolicy
@@ -29,20 +30,27 @@ RATE_WINDOW_SECONDS = 1.0
 
 
 class Credit:
-    """How many records an intake may hand over in all since the start: raised by dispatch, spent by intake."""
+    """How many records and bytes an intake may hand over in all since the start: raised by dispatch, spent by intake.
 
-    __slots__ = ("_raised", "allowed_total", "capacity_records")
+    Records are counted with `RECORD_OVERHEAD_BYTES` each. Both bounds hold: large records come long before many do.
+    """
+
+    __slots__ = ("_raised", "allowed_bytes", "allowed_total", "capacity_bytes", "capacity_records")
 
     def __init__(self) -> None:
         self.allowed_total = 0
+        self.allowed_bytes = 0
+        self.capacity_bytes = 0
         self.capacity_records = LOOKAHEAD_RECORDS_MIN
         self._raised = threading.Event()
 
-    def allow(self, total: int, *, capacity_records: int) -> None:
-        """Lets the intake go on to ``total``; never takes back what was allowed."""
+    def allow(self, total: int, total_bytes: int, *, capacity_records: int, capacity_bytes: int) -> None:
+        """Lets the intake go on to ``total`` and ``total_bytes``; never takes back what was allowed."""
         self.capacity_records = capacity_records
-        if total > self.allowed_total:
-            self.allowed_total = total
+        self.capacity_bytes = capacity_bytes
+        if total > self.allowed_total or total_bytes > self.allowed_bytes:
+            self.allowed_total = max(total, self.allowed_total)
+            self.allowed_bytes = max(total_bytes, self.allowed_bytes)
             self._raised.set()
 
     def wait(self, seconds: float) -> None:
@@ -68,6 +76,7 @@ class Dispatcher:
         self._stats = stats
         self._lane_bytes_max = buffer_bytes_max // len(TIERS)
         self._received = dict.fromkeys(TIERS, 0)
+        self._received_bytes = dict.fromkeys(TIERS, 0)
         self._taken = 0
         self._sweep_at = 0.0
         self._rate_since = clock.monotonic()
@@ -79,6 +88,8 @@ class Dispatcher:
         """Takes over a batch of one intake."""
         now_ms = self._clock.wall_ms()
         for work in batch:
+            if not work.assignment.claims.is_open:
+                continue  # the partition was given up on the way here: its new owner sees to the request
             if work.request is None:
                 self._reporter.rejected(work, Reason.UNDECODABLE, str(work.problem))
             elif work.deadline_ms <= now_ms:
@@ -88,6 +99,7 @@ class Dispatcher:
         if batch:
             tier = batch[0].tier
             self._received[tier] += len(batch)
+            self._received_bytes[tier] += cost_bytes(batch)
             self._stats.received[tier] += len(batch)
             self._raise_credit(tier)
 
@@ -101,18 +113,18 @@ class Dispatcher:
             now = self._clock.monotonic()
             if not lanes or self.limited_by(now) is not None:
                 return None
-            work = lanes.pop()
+            work = lanes.pop() if self.breaker.probe_at is None else lanes.pop_probe()
             if work is None:
                 return None
             self._taken += 1
             if self._taken % TAKEN_BETWEEN_CREDITS == 0:
                 self._raise_credits()
             now_ms = self._clock.wall_ms()
+            if not work.assignment.claims.claim(work.offset):
+                continue  # the partition was given up: its new owner runs the request
             if work.deadline_ms <= now_ms:
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
                 continue
-            if not work.assignment.claims.claim(work.offset):
-                continue  # the partition was given up: its new owner runs the request
             self.breaker.started(now)
             work.started = now
             self.running[id(work)] = work
@@ -166,9 +178,7 @@ class Dispatcher:
             for work in self.lanes.remove_expired(self._clock.wall_ms()):
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
             self._raise_credits()
-        acquitted = self.breaker.release_suspect(now)
-        if acquitted is not None:
-            self._back_to_lane(acquitted[0])
+        self._release_suspect(now)
         passed = now - self._rate_since
         if passed >= RATE_WINDOW_SECONDS:
             self._rate_per_second = self._rate_count / passed
@@ -196,6 +206,8 @@ class Dispatcher:
         work.failed_at = now
         if work.failures_among_answers >= FAILURES_AMONG_ANSWERS_MAX:
             self.breaker.ended(now, started=work.started)
+            # It tells for the suspect that it was not the only one to fail.
+            self._release_suspect(math.inf)
             self._report_failure(work, failure, now)
             return
         acquitted = self.breaker.backend_failed(
@@ -213,6 +225,11 @@ class Dispatcher:
         if convicted is not None:
             work, failure = convicted
             self._report_failure(work, failure, work.failed_at)
+
+    def _release_suspect(self, now: float) -> None:
+        acquitted = self.breaker.release_suspect(now)
+        if acquitted is not None:
+            self._back_to_lane(acquitted[0])
 
     def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
         if work.assignment.claims.is_open:
@@ -234,4 +251,9 @@ class Dispatcher:
         mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
         capacity = max(LOOKAHEAD_RECORDS_MIN, min(lookahead, self._lane_bytes_max // mean_bytes))
         room = capacity - len(lane) if lane.size_bytes < self._lane_bytes_max else 0
-        self.credits[tier].allow(self._received[tier] + max(0, room), capacity_records=capacity)
+        self.credits[tier].allow(
+            self._received[tier] + max(0, room),
+            self._received_bytes[tier] + max(0, self._lane_bytes_max - lane.size_bytes),
+            capacity_records=capacity,
+            capacity_bytes=self._lane_bytes_max,
+        )

@@ -20,6 +20,7 @@ from forebay_schemas.headers import read_history
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
 from forebay_schemas.tiers import Tier
 from forebay_worker.dispatch import Credit
+from forebay_worker.lanes import cost_bytes
 from forebay_worker.offsets import PartitionOffsets
 from forebay_worker.work import Assignment, Record, Work
 
@@ -76,7 +77,7 @@ class Intake:
         self._deliver = deliver
         self._assignments: dict[_PartitionKey, Assignment] = {}
         self._epoch = 0
-        self._handed_total = 0
+        self._handed_total = self._handed_bytes = 0
         self._full_since: float | None = None
         self._paused = False
         self._full_metadata: set[_PartitionKey] = set()
@@ -121,8 +122,10 @@ class Intake:
         self._consumer.close()
 
     def _take(self, now: float) -> None:
-        allowed = self._credit.allowed_total - self._handed_total
-        if self._paused and allowed >= self._credit.capacity_records // 2:
+        credit = self._credit
+        room_bytes = credit.allowed_bytes - self._handed_bytes
+        allowed = credit.allowed_total - self._handed_total if room_bytes > 0 else 0
+        if self._paused and allowed >= credit.capacity_records // 2 and room_bytes >= credit.capacity_bytes // 2:
             self._consumer.resume(self._unblocked())
             self._paused = False
         if self._paused:
@@ -140,7 +143,7 @@ class Intake:
             self._paused = True
             self._consumer.pause(self._partitions())
         else:
-            self._credit.wait(0.05)
+            credit.wait(0.05)
 
     def _hand_over(self, first: Record | None, more: list[Record]) -> None:
         if first is None:
@@ -157,6 +160,7 @@ class Intake:
                 batch.append(self._work(record, assignment))
         if batch:
             self._handed_total += len(batch)
+            self._handed_bytes += cost_bytes(batch)
             self._deliver(batch)
 
     def _work(self, record: Record, assignment: Assignment) -> Work:
