@@ -11,7 +11,10 @@ from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
 from forebay_schemas.errors import UsageError
 
 _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)")
+_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(ms|s|m|h|d|)")
+
+_EPOCH: Final = re.compile(r"[0-9]{10,}")
+_EPOCH_MS: Final = re.compile(r"[0-9]{12,15}")
 
 DURATION_FIX: Final = "give seconds, or a number with ms, s, m, h or d: 5s, 2m"
 
@@ -34,9 +37,10 @@ def point_in_time_ms(text: str, *, field: str, now_ms: int) -> int:
     Raises ``UsageError`` naming ``field``.
     """
     text = text.strip()
-    if text.isdigit() and EPOCH_MS_MIN <= int(text) <= EPOCH_MS_MAX:
+    if _EPOCH_MS.fullmatch(text) and EPOCH_MS_MIN <= int(text) <= EPOCH_MS_MAX:
         return int(text)
-    if _DURATION.fullmatch(text.lower()) and not (text.isdigit() and len(text) > 9):
+    # So many digits alone are a time in other units, not seconds back from now.
+    if _DURATION.fullmatch(text.lower()) and not _EPOCH.fullmatch(text):
         return max(0, now_ms - round(duration_seconds(text, field=field) * 1000))
     try:
         return max(0, round(datetime.fromisoformat(text).timestamp() * 1000))

@@ -51,7 +51,7 @@ class RecordTooLargeError(ProducerError, UsageError):
     def __init__(self, *, record_bytes: int, bytes_max: int) -> None:
         super().__init__(
             "payload",
-            f"makes a record of {record_bytes:,} bytes, and {bytes_max:,} is the limit",
+            f"makes a record of {record_bytes:,} bytes; with about 100 bytes of framing, {bytes_max:,} is the limit",
             fix="send less, or a reference to where it lies",
         )
         self.record_bytes = record_bytes

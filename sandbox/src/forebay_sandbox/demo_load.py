@@ -91,7 +91,7 @@ class Traffic:
         with ResultsReader(connection, topic=self._pool.results, take=take):
             async with direct_session() as session, asyncio.TaskGroup() as tasks:
                 sending = tasks.create_task(self._send(producer, session))
-                helpers = [
+                background = [
                     tasks.create_task(self._serve_callbacks(producer)),
                     tasks.create_task(self._keep_showing()),
                     tasks.create_task(self._keep_asking_workers(session)),
@@ -99,7 +99,7 @@ class Traffic:
                 calls = await sending
                 await self._wait_for_outcomes(producer)
                 await asyncio.gather(*calls)
-                for task in helpers:
+                for task in background:
                     task.cancel()
         self._show(self._snapshot())
         return TrafficRecord(

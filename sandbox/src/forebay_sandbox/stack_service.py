@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -109,7 +110,7 @@ def next_steps(status: StackStatus) -> str:
     return f"""\
 engine {status.engine_url}   workers {workers}
 Try:
-  export FOREBAY_BOOTSTRAP_SERVERS={status.bootstrap_servers}{pool} PATH="$PWD/.venv/bin:$PATH"
+  export FOREBAY_BOOTSTRAP_SERVERS={status.bootstrap_servers}{pool} PATH="{Path(sys.executable).parent}:$PATH"
   echo '{body}' | forebay submit - --tier high --wait
   forebay results
   forebay backlog

@@ -95,14 +95,20 @@ class HttpBackend:
             connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
             reason = Reason.BACKEND_UNAVAILABLE if connecting else Reason.BACKEND_TIMEOUT
             problem = "no connection to the backend in time" if connecting else "no answer within the time limit"
-            raise BackendFailed(Failure(reason=reason, error=problem, of_backend=connecting)) from None
+            failure = Failure(reason=reason, error=problem, of_backend=connecting, reached=not connecting)
+            raise BackendFailed(failure) from None
         except (aiohttp.ClientPayloadError, aiohttp.http_exceptions.HttpProcessingError) as error:
             raise BackendFailed(
                 Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=f"answer broke off: {error}")
             ) from None
         except (aiohttp.ClientError, OSError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            raise BackendFailed(Failure(reason=Reason.BACKEND_UNAVAILABLE, error=problem, of_backend=True)) from None
+            failure = Failure(
+                reason=Reason.BACKEND_UNAVAILABLE,
+                error=f"{type(error).__name__}: {error}",
+                of_backend=True,
+                reached=not isinstance(error, aiohttp.ClientConnectorError),
+            )
+            raise BackendFailed(failure) from None
         if status != 200:
             raise BackendFailed(_refusal(status, body, retry_after, may_retry=status in self._retry_statuses))
         return _read_answer(body, content_type)

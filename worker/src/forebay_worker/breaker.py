@@ -7,6 +7,9 @@ from typing import Generic, TypeVar
 
 PROBE_SECONDS_MIN = 0.5
 PROBE_SECONDS_MAX = 5.0
+PROBE_OVERDUE_SECONDS = 10.0
+"""A probe that is neither answered nor refused for so long is joined by another: a hung one must not hold up all."""
+
 RETRY_AFTER_SECONDS_MAX = 60.0
 SUSPECT_SECONDS_MAX = 1.0
 
@@ -59,11 +62,13 @@ class Breaker(Generic[_Request]):
 
     def admits(self, now: float) -> bool:
         """Whether a request may be started; while the breaker is open, it would be the probe."""
-        return self.state is BreakerState.CLOSED or (self.state is BreakerState.OPEN and now >= self._probe_at)
+        if self.state is BreakerState.OPEN:
+            return now >= self._probe_at
+        return self.state is BreakerState.CLOSED or now >= self._probe_started + PROBE_OVERDUE_SECONDS
 
     def started(self, now: float) -> None:
         """A request was started."""
-        if self.state is BreakerState.OPEN:
+        if self.state is not BreakerState.CLOSED:
             self.state = BreakerState.PROBING
             self._probe_started = now
 
@@ -72,6 +77,7 @@ class Breaker(Generic[_Request]):
         self.last_answer = now
         self.state = BreakerState.CLOSED
         self._wait_seconds = 0.0
+        self._probe_at = 0.0
         return self._take_suspect()
 
     def backend_failed(
@@ -106,7 +112,8 @@ class Breaker(Generic[_Request]):
     def _open(self, now: float, wait_seconds: float) -> None:
         self.state = BreakerState.OPEN
         self._wait_seconds = wait_seconds
-        self._probe_at = now + wait_seconds
+        # Later if the backend asked for it while the probe ran.
+        self._probe_at = max(self._probe_at, now + wait_seconds)
 
     def _take_suspect(self) -> _Request | None:
         suspect, self._suspect = self._suspect, None

@@ -5,13 +5,15 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 
 from __future__ import annotations
 
+import math
+
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.breaker import Breaker
 from forebay_worker.credit import Credit
-from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes
+from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.pacing import PacingPolicy
@@ -68,6 +70,8 @@ class Dispatcher:
         """Takes over a batch of one intake, all of one credit."""
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         for work in batch:
+            if not work.assignment.claims.is_open:
+                continue  # the partition was given up on the way here: its new owner sees to the request
             if work.request is None:
                 self._reporter.rejected(work, Reason.UNDECODABLE, str(work.problem))
             elif self._reporter.is_known(work, now):
@@ -80,7 +84,7 @@ class Dispatcher:
             else:
                 self.lanes.push(work)
         assignment = batch[0].assignment
-        assignment.credit.received(len(batch))
+        assignment.credit.received(len(batch), cost_bytes(batch))
         self._stats.received[assignment.tier] += len(batch)
         self._raise_credit(assignment.tier)
 
@@ -94,18 +98,18 @@ class Dispatcher:
             now = self._clock.monotonic()
             if not lanes or self.limited_by(now) is not None:
                 return None
-            work = lanes.pop()
+            work = lanes.pop() if self.breaker.probe_at is None else lanes.pop_probe()
             if work is None:
                 return None
             self._taken += 1
             if self._taken % TAKEN_BETWEEN_CREDITS == 0:
                 self._raise_credits()
             now_ms = self._clock.wall_ms()
+            if not work.assignment.claims.claim(work.offset):
+                continue  # the partition was given up: its new owner runs the request
             if work.deadline_ms <= now_ms:
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
                 continue
-            if not work.assignment.claims.claim(work.offset):
-                continue  # the partition was given up: its new owner runs the request
             self.breaker.started(now)
             work.started = now
             self.running[id(work)] = work
@@ -159,9 +163,7 @@ class Dispatcher:
             for work in self.lanes.remove_expired(self._clock.wall_ms()):
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
             self._raise_credits()
-        acquitted = self.breaker.release_suspect(now)
-        if acquitted is not None:
-            self._back_to_lane(acquitted[0])
+        self._release_suspect(now)
         passed = now - self._rate_since
         if passed >= RATE_WINDOW_SECONDS:
             self._rate_per_second = self._rate_count / passed
@@ -182,20 +184,23 @@ class Dispatcher:
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:
         self._stats.backend_failures += 1
-        if work.failed_at and self.breaker.last_answer > work.failed_at:
+        if failure.reached and work.failed_at and self.breaker.last_answer > work.failed_at:
             # Between its failures the backend served others. A request that breaks the backend each time it runs
             # must not be tried for ever.
             work.failures_among_answers += 1
         work.failed_at = now
         if work.failures_among_answers >= FAILURES_AMONG_ANSWERS_MAX:
             self.breaker.ended(now, started=work.started)
+            # It tells for the suspect that it was not the only one to fail.
+            self._release_suspect(math.inf)
             self._report_failure(work, failure, now)
             return
         acquitted = self.breaker.backend_failed(
             now,
             (work, failure),
             started=work.started,
-            in_flight=len(self.running),
+            # What never reached the backend cannot have been the request's fault: nothing is waited for.
+            in_flight=len(self.running) if failure.reached else 0,
             retry_after_seconds=failure.retry_after_seconds,
         )
         for request, _ in acquitted:
@@ -206,6 +211,11 @@ class Dispatcher:
         if convicted is not None:
             work, failure = convicted
             self._report_failure(work, failure, work.failed_at)
+
+    def _release_suspect(self, now: float) -> None:
+        acquitted = self.breaker.release_suspect(now)
+        if acquitted is not None:
+            self._back_to_lane(acquitted[0])
 
     def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
         if work.assignment.lost:
@@ -244,6 +254,13 @@ class Dispatcher:
         mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
         capacity = max(LOOKAHEAD_RECORDS_MIN, min(lookahead, self._lane_bytes_max // mean_bytes))
         room = capacity - len(lane) if lane.size_bytes < self._lane_bytes_max else 0
-        self.credits[tier].allow(max(0, room), capacity_records=capacity)
-        retry_room = 2 * capacity - len(lane) if lane.size_bytes < 2 * self._lane_bytes_max else 0
-        self.retry_credits[tier].allow(max(0, min(retry_room, RETRY_ROOM_RECORDS)), capacity_records=RETRY_ROOM_RECORDS)
+        bytes_max = self._lane_bytes_max
+        self.credits[tier].allow(
+            max(0, room), max(0, bytes_max - lane.size_bytes), capacity_records=capacity, capacity_bytes=bytes_max
+        )
+        self.retry_credits[tier].allow(
+            max(0, min(RETRY_ROOM_RECORDS, 2 * capacity - len(lane))),
+            max(0, 2 * bytes_max - lane.size_bytes),
+            capacity_records=RETRY_ROOM_RECORDS,
+            capacity_bytes=bytes_max,
+        )

@@ -26,6 +26,7 @@ from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.commits import Commits, PartitionKey
 from forebay_worker.credit import Credit
 from forebay_worker.held import Held
+from forebay_worker.lanes import cost_bytes
 from forebay_worker.notices import RecentNotices
 from forebay_worker.work import Record, Work
 
@@ -35,6 +36,7 @@ FULL_SECONDS_BEFORE_PAUSE = 0.5
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
 COMMITTED_TIMEOUT_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 0.5
+LANE_FULL_WAIT_SECONDS = 0.05
 
 log = structlog.get_logger("forebay.intake")
 
@@ -178,7 +180,7 @@ class Intake:
                 self._sort([first, *rest], now)
         else:
             # Full, but perhaps for a moment only: a pause would throw the prefetched records away.
-            next(iter(self._sources.values())).credit.wait(0.05)
+            next(iter(self._sources.values())).credit.wait(LANE_FULL_WAIT_SECONDS)
 
     def _room(self) -> int:
         """How many records to ask for. Those of a retry topic are bounded by what its partition may hold."""
@@ -197,7 +199,7 @@ class Intake:
         source = next(iter(self._sources.values()))
         if self._room() > 0:
             self._full_since = None
-            if self._full and source.credit.room_records >= source.credit.capacity_records // 2:
+            if self._full and source.credit.is_half_free:
                 self._full = False
         elif self._full_since is None:
             self._full_since = now
@@ -259,7 +261,7 @@ class Intake:
         for work in works:
             by_credit.setdefault(work.assignment.credit, []).append(work)
         for credit, batch in by_credit.items():
-            credit.spend(len(batch))
+            credit.spend(len(batch), cost_bytes(batch))
             self._deliver(batch)
 
     def _heed_notices(self, now: float) -> None:
@@ -271,7 +273,12 @@ class Intake:
                 assignment.heed(notice, now)
 
     def _release_held(self, now: float) -> None:
-        released = self._held.take_due(now)
+        released = []
+        for work in self._held.take_due(now):
+            if work.assignment.credit.room_records > 0:
+                released.append(work)
+            else:
+                self._held.hold_until(work, now + LANE_FULL_WAIT_SECONDS)
         for assignment in self._assignments.values():
             if assignment.end_lease(now):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import count
 
 from forebay_schemas.tiers import TIERS, Tier
@@ -11,6 +11,11 @@ from forebay_worker.work import Work
 
 RECORD_OVERHEAD_BYTES = 1_500
 """What a waiting request costs in memory beyond its value (measured: objects of confluent-kafka, msgspec and ours)."""
+
+
+def cost_bytes(works: Iterable[Work]) -> int:
+    """What requests take in memory while they wait."""
+    return sum(work.size_bytes + RECORD_OVERHEAD_BYTES for work in works)
 
 
 class Lane:
@@ -37,6 +42,14 @@ class Lane:
         self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
         return work
 
+    def remove(self, entry: tuple[int, int, Work]) -> Work:
+        """Takes out one entry, wherever it stands."""
+        self._heap.remove(entry)
+        heapq.heapify(self._heap)
+        work = entry[2]
+        self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
+        return work
+
     def remove_expired(self, now_ms: int) -> list[Work]:
         """Takes out those whose deadline has passed, and silently those whose partition was given up."""
         heap = self._heap
@@ -53,11 +66,8 @@ class Lane:
                 kept.append(entry)
         heapq.heapify(kept)
         self._heap = kept
-        self.size_bytes = sum(work.size_bytes + RECORD_OVERHEAD_BYTES for _, _, work in kept)
+        self.size_bytes = cost_bytes(work for _, _, work in kept)
         return expired
-
-    def __iter__(self) -> Iterator[Work]:
-        return (work for _, _, work in self._heap)
 
 
 class Lanes:
@@ -91,6 +101,18 @@ class Lanes:
             if lane._heap:
                 return lane.pop()
         return None
+
+    def pop_probe(self) -> Work | None:
+        """Takes the request to try a broken backend with: one that never failed, else the one that failed longest ago.
+
+        The next one by urgency would not do: a request that breaks the backend goes back to the head of its lane, and
+        if it were each probe, no other would ever be tried.
+        """
+        candidates = (
+            (entry[2].failed_at, rank, entry) for rank, lane in enumerate(self._ordered) for entry in lane._heap
+        )
+        best = min(candidates, default=None)
+        return None if best is None else self._ordered[best[1]].remove(best[2])
 
     def remove_expired(self, now_ms: int) -> list[Work]:
         """Takes out every request whose deadline has passed."""

@@ -82,12 +82,14 @@ class Failure:
     """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
 
     ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
-    to say. ``retryable``: whether the same request may succeed later, when the reason alone does not say it.
+    to say. ``reached``: False when no byte of the request can have come to the backend. ``retryable``: whether the same
+    request may succeed later, when the reason alone does not say it.
     """
 
     reason: Reason
     error: str
     of_backend: bool = False
+    reached: bool = True
     retryable: bool | None = None
     retry_after_seconds: float | None = None
 

@@ -1,0 +1,491 @@
+"""Dispatch: what starts, what never does, who is charged for a failure, and how much intake may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from forebay_schemas.reasons import Reason
+from forebay_schemas.results import Result, decode_result
+from forebay_schemas.tiers import Tier
+from forebay_worker.breaker import BreakerState
+from forebay_worker.dispatch import FAILURES_AMONG_ANSWERS_MAX, LOOKAHEAD_RECORDS_MIN, Dispatcher
+from forebay_worker.lanes import cost_bytes
+from forebay_worker.metrics import Stats
+from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
+from forebay_worker.pacing import FixedLimit
+from forebay_worker.work import Answer, Assignment, Failure, Work
+from simulated.ports import ManualClock, MemoryProducer
+from simulated.works import POOL, make_assignment, make_work
+
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+ANSWER = Answer(body={"ok": True})
+BUFFER_BYTES = 3 * 1_000_000
+
+
+class Stage:
+    """A dispatcher with a real reporter over a producer in memory."""
+
+    def __init__(self, *, limit: int = 4, buffer_bytes_max: int = BUFFER_BYTES) -> None:
+        self.clock = ManualClock()
+        self.producer = MemoryProducer()
+        self.stats = Stats()
+        self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats)
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            policy=FixedLimit(limit_requests=limit),
+            reporter=self.reporter,
+            stats=self.stats,
+            buffer_bytes_max=buffer_bytes_max,
+        )
+
+    def accept(self, *works: Work) -> None:
+        self.dispatcher.accept(list(works))
+
+    def take_all(self) -> list[Work]:
+        taken = []
+        while (work := self.dispatcher.take()) is not None:
+            taken.append(work)
+        return taken
+
+    def take(self) -> Work:
+        work = self.dispatcher.take()
+        assert work is not None
+        return work
+
+    def tick(self, seconds: float = 0.0) -> None:
+        self.clock.advance(seconds)
+        self.dispatcher.tick()
+        self.reporter.poll()
+
+    def results(self) -> list[Result]:
+        """What was reported and delivered, in order."""
+        self.reporter.poll()
+        return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
+
+    def outcomes(self) -> list[tuple[str, str]]:
+        return [(result.request_id, result.reason) for result in self.results()]
+
+
+def works(count: int, *, assignment: Assignment | None = None, first: int = 0, ttl_ms: int = 60_000) -> list[Work]:
+    assignment = assignment or make_assignment()
+    return [make_work(assignment, offset=first + number, ttl_ms=ttl_ms) for number in range(count)]
+
+
+def test_no_more_start_than_the_limit_allows_and_each_end_lets_one_start() -> None:
+    stage = Stage(limit=3)
+    stage.accept(*works(5))
+    taken = stage.take_all()
+    assert [work.offset for work in taken] == [0, 1, 2]
+    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "limit"
+    stage.dispatcher.answered(taken[1], ANSWER)
+    assert [work.offset for work in stage.take_all()] == [3]
+
+
+def test_a_request_that_is_past_its_deadline_on_arrival_is_reported_and_never_started() -> None:
+    stage = Stage()
+    stage.clock.advance(1.0)
+    stage.accept(*works(1, ttl_ms=1_000))
+    assert stage.dispatcher.take() is None
+    assert stage.outcomes() == [("r-0", "deadline_passed_waiting")]
+
+
+def test_a_request_that_expires_in_its_lane_is_reported_and_never_started() -> None:
+    stage = Stage(limit=1)
+    stage.accept(*works(2, ttl_ms=1_000))
+    running = stage.take()
+    stage.clock.advance(2.0)
+    stage.dispatcher.gave_up(running, deadline_passed=True)
+    assert stage.dispatcher.take() is None
+    assert stage.outcomes() == [("r-0", "deadline_passed_running"), ("r-1", "deadline_passed_waiting")]
+
+
+def test_the_expired_are_reported_although_nothing_starts() -> None:
+    stage = Stage(limit=1)
+    stage.accept(*works(2, ttl_ms=1_000))
+    stage.take()
+    stage.tick(1.0)
+    assert stage.outcomes() == [("r-1", "deadline_passed_waiting")]
+
+
+def test_running_requests_past_their_deadline_are_named_to_be_cancelled() -> None:
+    stage = Stage()
+    stage.accept(*works(1, ttl_ms=1_000), *works(1, first=1, ttl_ms=2_000))
+    first, _ = stage.take_all()
+    assert stage.dispatcher.overdue() == []
+    stage.clock.advance(1.0)
+    assert stage.dispatcher.overdue() == [first]
+
+
+@pytest.mark.parametrize("when", ["on the way here", "in its lane", "in its lane, expired"])
+def test_what_was_given_up_is_neither_started_nor_reported(when: str) -> None:
+    stage = Stage()
+    assignment = make_assignment()
+    batch = [*works(1, assignment=assignment, ttl_ms=1_000), make_work(assignment, offset=1, value=b"garbage")]
+    if when == "on the way here":
+        assignment.claims.close()
+        stage.clock.advance(2.0)
+        stage.accept(*batch)
+    else:
+        stage.accept(*batch[:1])
+        assignment.claims.close()
+        if when.endswith("expired"):
+            stage.clock.advance(2.0)
+    assert stage.dispatcher.take() is None
+    stage.tick()
+    assert stage.outcomes() == []
+    assert stage.producer.delivered == []
+    assert list(assignment.done) == []
+
+
+def test_a_failure_of_a_request_that_was_given_up_decides_nothing() -> None:
+    stage = Stage()
+    stage.accept(*works(1))
+    work = stage.take()
+    work.assignment.claims.close()
+    stage.dispatcher.failed(work, Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500"))
+    assert stage.outcomes() == []
+
+
+def test_what_cannot_be_decoded_is_rejected_and_kept() -> None:
+    stage = Stage()
+    work = make_work(offset=7, value=b'{"request_id": "r-7", "biz_type"')
+    stage.accept(work)
+    assert stage.outcomes() == [("r-7", "undecodable")]
+    (letter,) = stage.producer.delivered_to(POOL.dead_letter)
+    assert letter.value() == b'{"request_id": "r-7", "biz_type"'
+    assert list(work.assignment.done) == [7]
+
+
+def test_while_it_stops_nothing_starts() -> None:
+    stage = Stage()
+    stage.accept(*works(1))
+    stage.dispatcher.stopping = True
+    assert stage.dispatcher.take() is None
+    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "draining"
+    assert len(stage.dispatcher.lanes) == 1
+
+
+def test_what_is_given_back_when_it_stops_is_neither_reported_nor_claimed() -> None:
+    stage = Stage()
+    stage.accept(*works(1))
+    work = stage.take()
+    assert work.assignment.claims.running() == (0,)
+    stage.dispatcher.gave_up(work, deadline_passed=False)
+    assert work.assignment.claims.running() == ()
+    assert stage.outcomes() == []
+    assert list(work.assignment.done) == []
+
+
+def test_what_cannot_be_reported_is_not_started() -> None:
+    stage = Stage()
+    stage.accept(*works(3))
+    first = stage.take()
+    stage.producer.holding = True
+    stage.dispatcher.answered(first, ANSWER)
+    stage.tick(DELIVERY_STALL_SECONDS)
+    assert stage.dispatcher.take() is None
+    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "results"
+    stage.producer.holding = False
+    stage.tick()
+    assert stage.dispatcher.take() is not None
+
+
+# Who is charged
+
+
+def test_a_refused_request_goes_back_to_its_lane_and_runs_again() -> None:
+    stage = Stage()
+    stage.accept(*works(1))
+    work = stage.take()
+    stage.dispatcher.failed(work, REFUSED)
+    assert work.assignment.claims.running() == ()
+    assert stage.dispatcher.take() is None, "the breaker is open"
+    stage.tick(0.5)
+    assert stage.take() is work
+    stage.dispatcher.answered(work, ANSWER)
+    assert stage.outcomes() == [("r-0", "completed")]
+
+
+def test_an_outage_charges_nobody_however_long_it_lasts() -> None:
+    stage = Stage(limit=8)
+    stage.accept(*works(30, ttl_ms=3_600_000))
+    for work in stage.take_all():
+        stage.dispatcher.failed(work, REFUSED)
+    probes = 0
+    for _ in range(6_000):
+        stage.tick(0.1)
+        for work in stage.take_all():
+            probes += 1
+            stage.dispatcher.failed(work, REFUSED)
+    assert 115 <= probes <= 130, "one each five seconds of ten minutes"
+    assert stage.outcomes() == []
+    stage.tick(5.0)
+    while started := stage.take_all():
+        for work in started:
+            stage.dispatcher.answered(work, ANSWER)
+    assert sorted(stage.outcomes()) == sorted((f"r-{number}", "completed") for number in range(30))
+
+
+def test_a_refusal_while_others_are_served_is_charged() -> None:
+    stage = Stage()
+    stage.accept(*works(3))
+    served, refused, _ = stage.take_all()
+    stage.dispatcher.failed(refused, REFUSED)
+    assert stage.outcomes() == []
+    stage.dispatcher.answered(served, ANSWER)
+    assert stage.outcomes() == [("r-0", "completed"), ("r-1", "backend_unavailable")]
+
+
+@pytest.mark.parametrize("reason", [Reason.BACKEND_REJECTED, Reason.BACKEND_ERROR])
+def test_a_refusal_of_another_request_for_its_own_sake_shows_that_the_backend_lives(reason: Reason) -> None:
+    stage = Stage()
+    stage.accept(*works(3))
+    bad, refused, _ = stage.take_all()
+    stage.dispatcher.failed(refused, REFUSED)
+    stage.dispatcher.failed(bad, Failure(reason=reason, error="no"))
+    assert {name for name, _ in stage.outcomes()} == {"r-0", "r-1"}
+
+
+@pytest.mark.parametrize("reason", [Reason.HANDLER_FAILED, Reason.BACKEND_TIMEOUT, Reason.BACKEND_BAD_RESPONSE])
+def test_other_failures_are_charged_and_say_nothing_of_the_backend(reason: Reason) -> None:
+    stage = Stage()
+    stage.accept(*works(3))
+    own, refused, _ = stage.take_all()
+    stage.dispatcher.failed(refused, REFUSED)
+    stage.dispatcher.failed(own, Failure(reason=reason, error="no"))
+    assert stage.outcomes() == [("r-0", reason.code)]
+
+
+def test_a_suspect_that_nothing_convicts_runs_again() -> None:
+    stage = Stage()
+    stage.accept(*works(2))
+    _, refused = stage.take_all()
+    stage.dispatcher.failed(refused, REFUSED)
+    assert stage.dispatcher.take() is None
+    stage.tick(1.0)
+    assert stage.take() is refused
+    assert stage.outcomes() == []
+
+
+def run_against(stage: Stage, breaks: Callable[[Work], bool], *, seconds: float) -> int:
+    """A backend that dies with all it runs when it meets a request that ``breaks`` it, and is back at once."""
+    executions = 0
+    end = stage.clock.monotonic() + seconds
+    while stage.clock.monotonic() < end and (stage.dispatcher.lanes or stage.dispatcher.running):
+        started = stage.take_all()
+        executions += len(started)
+        if any(breaks(work) for work in started):
+            for work in started:
+                stage.dispatcher.failed(work, REFUSED)
+        else:
+            for work in started:
+                stage.dispatcher.answered(work, ANSWER)
+        stage.tick(0.1)
+    return executions
+
+
+@pytest.mark.parametrize(("urgency", "others_charged_max"), [(5, 3), (10, 0)])
+def test_a_request_that_always_breaks_the_backend_is_charged_in_the_end(urgency: int, others_charged_max: int) -> None:
+    """Also the most urgent of all, which would be each probe if probes went by urgency.
+
+    Those of the same urgency come back beside it each time, and nothing tells them from it.
+    """
+    stage = Stage(limit=4)
+    assignment = make_assignment()
+    others = [make_work(assignment, offset=number, priority=5, ttl_ms=3_600_000) for number in range(40)]
+    poison = make_work(assignment, offset=40, priority=urgency, ttl_ms=3_600_000, request_id="poison")
+    stage.accept(*others[:20], poison, *others[20:])
+    executions = run_against(stage, lambda work: work is poison, seconds=600)
+    outcomes = dict(stage.outcomes())
+    assert outcomes.pop("poison") == "backend_unavailable"
+    assert outcomes.keys() == {f"r-{number}" for number in range(40)}
+    others_charged = len(stage.producer.delivered_to(POOL.dead_letter)) - 1
+    assert others_charged <= others_charged_max
+    assert sum(reason == "completed" for reason in outcomes.values()) == 40 - others_charged
+    assert executions <= 41 + 4 * (FAILURES_AMONG_ANSWERS_MAX + 2) + 4
+
+
+def test_a_charged_failure_still_tells_that_the_suspect_was_not_alone() -> None:
+    stage = Stage()
+    stage.accept(*works(4))
+    innocent, poison, served, _ = stage.take_all()
+    poison.failed_at, poison.failures_among_answers = stage.clock.monotonic(), FAILURES_AMONG_ANSWERS_MAX - 1
+    stage.clock.advance(0.1)
+    stage.dispatcher.answered(served, ANSWER)
+    stage.dispatcher.failed(innocent, REFUSED)
+    stage.dispatcher.failed(poison, REFUSED)
+    assert stage.take() is innocent
+    assert stage.outcomes() == [("r-2", "completed"), ("r-1", "backend_unavailable")]
+
+
+def test_a_lone_request_that_breaks_the_backend_ends_at_its_deadline() -> None:
+    stage = Stage()
+    stage.accept(*works(1, ttl_ms=60_000))
+    executions = run_against(stage, lambda _: True, seconds=120)
+    assert stage.outcomes() == [("r-0", "deadline_passed_waiting")]
+    assert executions <= 16, "probes only"
+
+
+def test_two_requests_that_break_the_backend_are_both_charged() -> None:
+    stage = Stage(limit=4)
+    assignment = make_assignment()
+    batch = [
+        make_work(assignment, offset=number, priority=9 if number % 10 == 5 else 5, ttl_ms=3_600_000)
+        for number in range(20)
+    ]
+    stage.accept(*batch)
+    run_against(stage, lambda work: work.offset % 10 == 5, seconds=600)
+    outcomes = dict(stage.outcomes())
+    assert {name for name, reason in outcomes.items() if reason != "completed"} == {"r-5", "r-15"}
+    assert len(outcomes) == 20
+
+
+def test_a_probe_cancelled_at_its_deadline_is_followed_by_another() -> None:
+    stage = Stage()
+    stage.accept(*works(1, ttl_ms=10_000), *works(1, first=1))
+    first, second = stage.take_all()
+    stage.dispatcher.failed(first, REFUSED)
+    stage.dispatcher.failed(second, REFUSED)
+    stage.tick(0.5)
+    probe = stage.take()
+    assert stage.dispatcher.breaker.state is BreakerState.PROBING
+    stage.clock.advance(10.0)
+    stage.dispatcher.gave_up(probe, deadline_passed=True)
+    stage.tick(0.5)
+    assert stage.dispatcher.take() is not None
+
+
+# How much intake may take
+
+
+def test_at_the_start_each_tier_may_take_the_least_lookahead() -> None:
+    stage = Stage()
+    for credit in stage.dispatcher.credits.values():
+        assert credit.allowed_total == LOOKAHEAD_RECORDS_MIN
+        assert credit.allowed_bytes == BUFFER_BYTES // 3
+
+
+def test_the_lookahead_follows_the_rate_up_to_the_buffers_bytes() -> None:
+    stage = Stage(limit=1000, buffer_bytes_max=3 * 1_000_000)
+    assignment = make_assignment(Tier.LOW)
+    for second in range(2):
+        batch = works(100, assignment=assignment, first=second * 100)
+        stage.accept(*batch)
+        for work in stage.take_all():
+            stage.dispatcher.answered(work, ANSWER)
+        stage.tick(1.0)
+    stage.tick(0.1)
+    # A hundred a second for a day would be eight million.
+    low = stage.dispatcher.credits[Tier.LOW]
+    assert low.capacity_records == 1_000_000 // 1_500
+    assert stage.dispatcher.credits[Tier.HIGH].capacity_records == 100 * 5
+
+
+class CreditModel(RuleBasedStateMachine):
+    """An intake that takes all it may, and every way in which a request can leave dispatch."""
+
+    @initialize(limit=st.integers(1, 6), buffer_kib=st.integers(30, 3_000))
+    def start(self, limit: int, buffer_kib: int) -> None:
+        self.stage = Stage(limit=limit, buffer_bytes_max=buffer_kib * 1024)
+        self.limit = limit
+        self.lane_bytes_max = buffer_kib * 1024 // 3
+        self.tier = Tier.MID
+        self.assignment = make_assignment(self.tier)
+        self.handed = self.handed_bytes = self.next_offset = 0
+        self.transit: list[Work] = []
+        self.running: list[Work] = []
+        self.capacity_max = LOOKAHEAD_RECORDS_MIN
+        self.largest = 0
+
+    @property
+    def room(self) -> int:
+        credit = self.stage.dispatcher.credits[self.tier]
+        return credit.allowed_total - self.handed if credit.allowed_bytes > self.handed_bytes else 0
+
+    @rule(
+        count=st.integers(1, 300),
+        size=st.sampled_from([0, 100, 3_000, 50_000]),
+        ttl_ms=st.sampled_from([500, 60_000]),
+        kind=st.sampled_from(["fine", "garbage"]),
+    )
+    def intake(self, count: int, size: int, ttl_ms: int, kind: str) -> None:
+        for _ in range(min(count, max(0, self.room))):
+            if self.room <= 0:
+                break
+            value = b"x" * (size + 1) if kind == "garbage" else None
+            payload = {"x": "y" * size}
+            age_ms = int((self.stage.clock.monotonic() - 1_000.0) * 1000)
+            work = make_work(
+                self.assignment, offset=self.next_offset, value=value, payload=payload, ttl_ms=ttl_ms + age_ms
+            )
+            self.next_offset += 1
+            self.handed += 1
+            self.handed_bytes += cost_bytes([work])
+            self.largest = max(self.largest, cost_bytes([work]))
+            self.transit.append(work)
+
+    @rule()
+    def deliver(self) -> None:
+        batch, self.transit = self.transit, []
+        if batch:
+            self.stage.accept(*batch)
+
+    @rule()
+    def dispatch(self) -> None:
+        self.running += self.stage.take_all()
+
+    @precondition(lambda self: self.running)
+    @rule(end=st.sampled_from(["answered", "refused", "rejected", "overdue", "given back"]))
+    def finish(self, end: str) -> None:
+        work = self.running.pop(0)
+        dispatcher = self.stage.dispatcher
+        match end:
+            case "answered":
+                dispatcher.answered(work, ANSWER)
+            case "refused":
+                dispatcher.failed(work, REFUSED)
+            case "rejected":
+                dispatcher.failed(work, Failure(reason=Reason.BACKEND_REJECTED, error="no"))
+            case _:
+                dispatcher.gave_up(work, deadline_passed=end == "overdue")
+
+    @rule()
+    def revoke_and_assign_again(self) -> None:
+        self.assignment.claims.close()
+        self.assignment = make_assignment(self.tier)
+
+    @rule(seconds=st.sampled_from([0.02, 0.5, 5.0, 61.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.stage.tick(seconds)
+
+    @invariant()
+    def never_more_than_the_capacity(self) -> None:
+        dispatcher = self.stage.dispatcher
+        self.capacity_max = max(self.capacity_max, dispatcher.credits[self.tier].capacity_records)
+        lane = dispatcher.lanes[self.tier]
+        ahead = len(lane) + len(self.transit)
+        # What comes back from the backend was running: there are at most as many as the limit, and one suspect.
+        assert ahead <= self.capacity_max + self.limit + 1
+        ahead_bytes = lane.size_bytes + cost_bytes(self.transit)
+        assert ahead_bytes < self.lane_bytes_max + (self.limit + 2) * self.largest or not ahead
+        assert len(dispatcher.running) <= self.limit
+
+    @invariant()
+    def an_empty_lane_may_be_filled_again(self) -> None:
+        """Nothing that a request can go through keeps its credit for ever."""
+        dispatcher = self.stage.dispatcher
+        if not dispatcher.lanes and not self.transit:
+            self.stage.tick(0.2)
+            self.running = [work for work in self.running if id(work) in dispatcher.running]
+            if not dispatcher.lanes:
+                assert self.room >= LOOKAHEAD_RECORDS_MIN
+                assert dispatcher.credits[self.tier].allowed_bytes - self.handed_bytes >= self.lane_bytes_max
+
+
+TestCreditModel = CreditModel.TestCase
+TestCreditModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
