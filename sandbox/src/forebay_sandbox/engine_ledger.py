@@ -27,13 +27,16 @@ class Execution:
     """One request as the engine saw it. Whoever handles it fills in what it learns, and ends it once."""
 
     __slots__ = (
-        *("_ledger", "_started_at_ms", "ended", "fault", "output_tokens", "path", "prompt_tokens"),
-        *("request_id", "status"),
+        *("_ledger", "_started_at_ms", "attempt", "ended", "fault", "output_tokens", "path", "prompt_tokens"),
+        *("request_id", "status", "worker"),
     )
 
     def __init__(self, *, ledger: ExecutionLedger, request_id: str, path: str, started_at_ms: int) -> None:
         self.request_id = request_id
         self.path = path
+        self.worker: str | None = None
+        """Who asked, and for which attempt, if the client says so as Forebay's worker does."""
+        self.attempt: str | None = None
         self.status: int | None = None
         """The HTTP status; None when no status line was sent."""
         self.fault: str | None = None
@@ -86,6 +89,8 @@ class ExecutionLedger:
             line = {
                 "request_id": execution.request_id,
                 "path": execution.path,
+                "worker": execution.worker,
+                "attempt": execution.attempt,
                 "started_at_ms": started_at_ms,
                 "ended_at_ms": self._clock.wall_ms(),
                 "outcome": outcome.value,

@@ -122,6 +122,8 @@ class EngineServer:
     async def _infer(self, http: web.Request) -> web.StreamResponse:
         request_id = http.headers.get("x-request-id") or f"sandbox-{next(self._request_numbers)}"
         execution = self._ledger.begin(request_id=request_id, path=http.path)
+        execution.worker = http.headers.get("x-forebay-worker")
+        execution.attempt = http.headers.get("x-forebay-attempt")
         try:
             return await self._answer(http, execution)
         except UsageError as error:

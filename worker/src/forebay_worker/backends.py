@@ -61,7 +61,8 @@ class HttpBackend:
         base = settings.backend_url.rstrip("/")
         self._retry_statuses = frozenset(settings.retry_statuses)
         self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
-        headers = {"content-type": "application/json"}
+        # Who asks and for which time: an engine's log then tells a retry from a repetition.
+        headers = {"content-type": "application/json", "x-forebay-worker": settings.worker_id}
         if settings.backend_api_key is not None:
             headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
         self._session = aiohttp.ClientSession(
@@ -83,7 +84,7 @@ class HttpBackend:
             raise BackendFailed(
                 Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error=f"biz_type {request.biz_type!r} is none of {known}")
             )
-        headers = {"x-request-id": request.request_id}
+        headers = {"x-request-id": request.request_id, "x-forebay-attempt": str(work.attempt)}
         if work.history.traceparent is not None:
             headers[TRACEPARENT] = work.history.traceparent
         try:
