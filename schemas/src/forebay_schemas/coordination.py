@@ -28,15 +28,23 @@ class NoticeKind(StrEnum):
     RELEASED = "released"
     """Given back without an outcome: the new owner runs them now."""
 
+    LAST_COMMIT = "last_commit"
+    """The commit that the broker refused while its worker let go of the partition; it holds all the same."""
+
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the coordination topic, keyed by the worker's id."""
+    """One record of the coordination topic, keyed by the worker's id.
+
+    ``offsets`` for the first three kinds; ``committed`` and ``metadata``, as in a commit, for the last.
+    """
 
     kind: NoticeKind
     worker: str
     topic: str
     partition: int
-    offsets: list[int]
+    offsets: list[int] = []
+    committed: int | None = None
+    metadata: str | None = None
 
 
 _encoder = msgspec.json.Encoder()

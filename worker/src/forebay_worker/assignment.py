@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, encode_metadata
+from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
 from forebay_schemas.tiers import Tier
 from forebay_worker.credit import Credit
 from forebay_worker.offsets import PartitionOffsets
@@ -72,6 +72,7 @@ class Assignment:
     """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one.
 
     ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
+    ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
     ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
     """
 
@@ -79,12 +80,14 @@ class Assignment:
         "_crashes",
         "_handed_over",
         "_lease_until",
+        "assigned_at",
         "claims",
         "credit",
         "done",
         "epoch",
         "lost",
         "offsets",
+        "opened",
         "partition",
         "refused",
         "retry_delay_seconds",
@@ -111,6 +114,8 @@ class Assignment:
         self.retry_delay_seconds = retry_delay_seconds
         self.credit = credit
         self.epoch = epoch
+        self.assigned_at = now
+        self.opened = False
         self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
         self.claims = Claims()
         self.done: deque[int] = deque()
@@ -151,14 +156,26 @@ class Assignment:
         elif notice.kind is NoticeKind.RELEASED:
             for offset in notice.offsets:
                 self._handed_over.pop(offset, None)
+        elif notice.kind is NoticeKind.LAST_COMMIT:
+            self._heed_commit(notice)
         elif any(offset in self._handed_over for offset in notice.offsets):
             self._lease_until = now + LEASE_SECONDS
 
+    def _heed_commit(self, notice: Notice) -> None:
+        if notice.committed is None:
+            return
+        metadata = decode_metadata(notice.committed, notice.metadata)
+        self.offsets.finish_below(notice.committed)
+        if metadata is not None:
+            for first, length in metadata.finished:
+                for offset in range(first, first + length):
+                    self.offsets.finish(offset)
+            self.expect(offset for offset, _ in metadata.handed_over)
+
     def expect(self, offsets: Iterable[int]) -> None:
         """Withholds these too: a former owner said on the coordination topic that it runs them."""
-        position = self.offsets.position() or 0
         for offset in offsets:
-            if offset >= position:
+            if not self.is_finished(offset):
                 self._handed_over.setdefault(offset, self._crashes.pop(offset, 0))
 
     def end_lease(self, now: float) -> bool:

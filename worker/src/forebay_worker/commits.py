@@ -17,7 +17,7 @@ COMMIT_SECONDS = 0.2
 ANSWER_SECONDS_MAX = 10.0
 """A commit without an answer for so long is taken as lost, and made again."""
 
-LAST_COMMIT_SECONDS_MAX = 1.5
+LAST_COMMIT_SECONDS_MAX = 0.5
 LAST_COMMIT_PAUSE_SECONDS = 0.05
 _REBALANCING = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
 
@@ -64,19 +64,21 @@ class Commits:
             self._sent_at = None
             self._failed(error.args[0], None)
 
-    def commit_last(self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]) -> None:
-        """Commits before partitions are let go of, and waits for the answer.
+    def commit_last(
+        self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]
+    ) -> dict[PartitionKey, _Commit]:
+        """Commits before partitions are let go of, and waits for the answer. Returns what was refused.
 
         While the group rebalances the broker refuses a commit by a member that has not got the new generation yet; the
         client gets it in the background, so the commit is made again for a moment.
         """
         end = clock.monotonic() + LAST_COMMIT_SECONDS_MAX
-        while last:
+        while True:
             failed = self._commit_now(consumer, last)
-            again = {key: last[key] for key, error in failed.items() if error.code() in _REBALANCING}
-            if not again or clock.monotonic() >= end:
-                break
-            last = again
+            last = {key: commit for key, commit in last.items() if key in failed}
+            passing = bool(failed) and all(error.code() in _REBALANCING for error in failed.values())
+            if not passing or clock.monotonic() >= end:
+                return last
             clock.sleep(LAST_COMMIT_PAUSE_SECONDS)
 
     def _commit_now(

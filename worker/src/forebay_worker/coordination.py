@@ -1,20 +1,25 @@
-"""Reads the coordination topic and passes each notice on. A thread of its own owns the consumer."""
+"""The coordination topic: reads what other workers say and says what must be durable before a partition is let go of.
+
+A thread of its own owns the consumer and runs `step`; `tell` is called by the intakes' threads.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import LEASE_SECONDS, Notice, decode_notice
 from forebay_worker.work import Record
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.05
 LOOK_BACK_MS = int(LEASE_SECONDS * 1000)
-OFFSETS_TIMEOUT_SECONDS = 5.0
+BROKER_TIMEOUT_SECONDS = 5.0
+TELL_SECONDS_MAX = 1.0
 
 log = structlog.get_logger("forebay.coordination")
 
@@ -24,55 +29,116 @@ class FollowingConsumer(Protocol):
 
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
     def poll(self, timeout: float) -> Record | None: ...
     def close(self) -> None: ...
 
 
-class CoordinationReader:
-    """Follows the topic from ten seconds ago on: as far back as a lease can reach."""
+Send = Callable[[Notice, Callable[[bool], None]], None]
+
+
+class Coordination:
+    """Follows the topic from ten seconds ago on: as far back as a lease can reach.
+
+    ``hear`` is given each notice. ``send`` produces one and calls back with whether it was delivered.
+    """
 
     def __init__(
-        self, *, consumer: FollowingConsumer, topic: str, partitions: int, clock: Clock, hear: Callable[[Notice], None]
+        self,
+        *,
+        consumer: FollowingConsumer,
+        topic: str,
+        partitions: int,
+        worker_id: str,
+        clock: Clock,
+        hear: Callable[[Notice], None],
+        send: Send,
     ) -> None:
+        self.worker_id = worker_id
         self._consumer = consumer
-        self._topic = topic
-        self._partitions = partitions
+        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
         self._clock = clock
         self._hear = hear
+        self._send = send
         self._assigned = False
+        self._read_to: list[int] = []
+        self._wanted_until = float("-inf")
+        self._ends: list[int] | None = None
+        self._asked_at = 0.0
+        self.heard_until = float("-inf")
         self.heartbeat = clock.monotonic()
 
     def step(self) -> None:
-        """Passes on what has come. Blocks for up to 0.2 s, and never raises: it is made again."""
-        self.heartbeat = self._clock.monotonic()
+        """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again."""
+        now = self.heartbeat = self._clock.monotonic()
         try:
             if not self._assigned:
                 self._assign()
+            if self._ends is None and self._wanted_until > self.heard_until:
+                self._ends, self._asked_at = self._end_offsets(), now
             record = self._consumer.poll(POLL_SECONDS)
+            if record is not None:
+                self._pass_on(record)
+            if self._ends is not None and self._has_reached(self._ends):
+                self.heard_until, self._ends = self._asked_at, None
         except KafkaException as error:
             log.warning("coordination not read; trying again", error=str(error))
-            return
-        if record is None:
-            return
-        failure: KafkaError | None = record.error()
-        if failure is not None:
-            log.warning("the client reports", topic=self._topic, error=failure.str())
-            return
-        notice = decode_notice(record.value() or b"")
-        if notice is not None:
-            self._hear(notice)
+            self._ends = None
+            self._clock.sleep(POLL_SECONDS)
+
+    def listen_until(self, now: float) -> None:
+        """Asks for `heard_until` to reach ``now``: the end of the topic is looked up and read up to."""
+        self._wanted_until = max(self._wanted_until, now)
+
+    def tell(self, notices: list[Notice]) -> bool:
+        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        undelivered = threading.Semaphore(0)
+        delivered: list[bool] = []
+
+        def on_delivery(is_delivered: bool) -> None:
+            delivered.append(is_delivered)
+            undelivered.release()
+
+        for notice in notices:
+            self._send(notice, on_delivery)
+        end = self._clock.monotonic() + TELL_SECONDS_MAX
+        for _ in notices:
+            if not undelivered.acquire(timeout=max(0.0, end - self._clock.monotonic())):
+                return False
+        return all(delivered)
 
     def close(self) -> None:
         """Closes the consumer."""
         self._consumer.close()
 
+    def _pass_on(self, record: Record) -> None:
+        failure: KafkaError | None = record.error()
+        if failure is not None:
+            log.warning("the client reports", topic=record.topic(), error=failure.str())
+            return
+        self._read_to[record.partition()] = record.offset() + 1
+        notice = decode_notice(record.value() or b"")
+        if notice is not None:
+            self._hear(notice)
+
     def _assign(self) -> None:
         since = self._clock.wall_ms() - LOOK_BACK_MS
-        wanted = [TopicPartition(self._topic, number, since) for number in range(self._partitions)]
-        found = self._consumer.offsets_for_times(wanted, timeout=OFFSETS_TIMEOUT_SECONDS)
-        starts: list[Any] = [
-            TopicPartition(each.topic, each.partition, each.offset if each.offset >= 0 else OFFSET_END)
-            for each in found
-        ]
-        self._consumer.assign(starts)
+        wanted = [TopicPartition(each.topic, each.partition, since) for each in self._partitions]
+        found = self._consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
+        ends = self._end_offsets()
+        self._read_to = [each.offset if each.offset >= 0 else end for each, end in zip(found, ends, strict=True)]
+        self._consumer.assign(
+            [
+                TopicPartition(each.topic, each.partition, start)
+                for each, start in zip(self._partitions, self._read_to, strict=True)
+            ]
+        )
         self._assigned = True
+
+    def _end_offsets(self) -> list[int]:
+        return [
+            self._consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT_SECONDS)[1] for each in self._partitions
+        ]
+
+    def _has_reached(self, ends: list[int]) -> bool:
+        return all(read_to >= end for read_to, end in zip(self._read_to, ends, strict=True))

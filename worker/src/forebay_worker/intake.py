@@ -16,7 +16,7 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import Notice
+from forebay_schemas.coordination import Notice, NoticeKind
 from forebay_schemas.envelope import Codec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history, record_headers
@@ -32,10 +32,12 @@ from forebay_worker.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
+OPENING_POLL_SECONDS = 0.02
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
 COMMITTED_TIMEOUT_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 0.5
+LISTEN_SECONDS_MAX = 10.0
 LANE_FULL_WAIT_SECONDS = 0.05
 
 log = structlog.get_logger("forebay.intake")
@@ -76,6 +78,28 @@ class HandedOver:
     running: tuple[int, ...]
 
 
+class Peers(Protocol):
+    """The other workers, as an intake sees them."""
+
+    @property
+    def worker_id(self) -> str:
+        """This worker's own id."""
+        ...
+
+    @property
+    def heard_until(self) -> float:
+        """All that was said before this moment (monotonic seconds) has been heard."""
+        ...
+
+    def listen_until(self, now: float) -> None:
+        """Asks for `heard_until` to reach ``now``."""
+        ...
+
+    def tell(self, notices: list[Notice]) -> bool:
+        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        ...
+
+
 class Intake:
     """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left.
 
@@ -92,8 +116,10 @@ class Intake:
         clock: Clock,
         deliver: Callable[[list[Work]], None],
         hand_over: Callable[[HandedOver], None],
+        peers: Peers,
     ) -> None:
         self.name = name
+        self._peers = peers
         self._sources = {source.topic: source for source in sources}
         self._codec = codec
         self._clock = clock
@@ -158,6 +184,7 @@ class Intake:
         self.commits.commit_when_due(self._consumer, now)
         try:
             self._learn_committed(now)
+            self._open_assignments(now)
             self._adjust_pauses(now)
             self._take(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
@@ -189,7 +216,25 @@ class Intake:
 
     def _poll_seconds(self, now: float) -> float:
         due = self._held.next_due
+        if any(not assignment.opened for assignment in self._assignments.values()):
+            return OPENING_POLL_SECONDS
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
+
+    def _open_assignments(self, now: float) -> None:
+        if all(assignment.opened for assignment in self._assignments.values()):
+            return
+        heard_until = self._peers.heard_until
+        self._heed_notices(now)  # after the look at the time: what came until then is here now
+        for assignment in self._assignments.values():
+            if assignment.opened:
+                continue
+            overdue = now - assignment.assigned_at > LISTEN_SECONDS_MAX
+            if heard_until >= assignment.assigned_at or overdue:
+                assignment.opened = True
+                if overdue:
+                    log.warning(
+                        "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
+                    )
 
     def _adjust_pauses(self, now: float) -> None:
         """Pauses the partitions that nothing may be taken from, and resumes the others.
@@ -216,6 +261,7 @@ class Intake:
     def _is_blocked(self, key: PartitionKey, assignment: Assignment) -> bool:
         return (
             self._full
+            or not assignment.opened
             or assignment.refused is not None
             or self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL
             or self._held.is_full(assignment, was_full=key in self._paused)
@@ -364,7 +410,10 @@ class Intake:
             self._consumer.pause(starts)
             self._unknown.update((start.topic, start.partition) for start in starts)
         else:
-            self._consumer.incremental_assign([self._own(partition) for partition in committed])
+            starts = [self._own(partition) for partition in committed]
+            self._consumer.incremental_assign(starts)
+            self._consumer.pause(starts)
+            self._paused.update((start.topic, start.partition) for start in starts)
         log.info("partitions assigned", intake=self.name, partitions=_named(starts))
 
     def _own(self, committed: TopicPartition) -> TopicPartition:
@@ -392,6 +441,7 @@ class Intake:
             metadata=metadata,
         )
         self._notices.tell(assignment, now)
+        self._peers.listen_until(now)
         self._assignments[key] = assignment
         # Without a commit the partition is read from its first record.
         return TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset)
@@ -455,7 +505,7 @@ class Intake:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))
         if last and not lost:
-            self.commits.commit_last(self._consumer, self._clock, last)
+            self._commit_last(last)
         for over in handed_over:
             key = (over.assignment.topic, over.assignment.partition)
             del self._assignments[key]
@@ -466,6 +516,24 @@ class Intake:
                 self._hand_over(over)
         if handed_over:
             log.info("partitions let go", intake=self.name, partitions=sorted(keys), lost=lost)
+
+    def _commit_last(self, last: dict[PartitionKey, tuple[int, str]]) -> None:
+        refused = self.commits.commit_last(self._consumer, self._clock, last)
+        if not refused:
+            return
+        notices = [
+            Notice(
+                kind=NoticeKind.LAST_COMMIT,
+                worker=self._peers.worker_id,
+                topic=topic,
+                partition=partition,
+                committed=commit[0],
+                metadata=commit[1],
+            )
+            for (topic, partition), commit in refused.items()
+        ]
+        if not self._peers.tell(notices):
+            log.error("last commit refused and not told; requests may run again", partitions=sorted(refused))
 
 
 def _named(partitions: list[TopicPartition]) -> list[str]:

@@ -33,4 +33,5 @@ class RecentNotices:
             if notice.kind is NoticeKind.RUNNING and heard_at >= now - LEASE_SECONDS:
                 # The hand-over's own commit may have failed; the notice says the same.
                 assignment.expect(notice.offsets)
-            assignment.heed(notice, now)
+            if notice.kind is not NoticeKind.LAST_COMMIT or heard_at >= now - LEASE_SECONDS:
+                assignment.heed(notice, now)

@@ -53,6 +53,17 @@ class PartitionOffsets:
         self._finished.add(offset)
         self._advance()
 
+    def finish_below(self, offset: int) -> None:
+        """Notes that every offset below is finished, received or not."""
+        lowest = self.position()
+        if lowest is None:
+            self._next = offset
+            return
+        self._finished.update(range(lowest, offset))
+        self._advance()
+        if not self._pending and self._next is not None and self._next < offset:
+            self._next = offset
+
     def _advance(self) -> None:
         pending, finished = self._pending, self._finished
         while pending and pending[0] in finished:

@@ -140,18 +140,25 @@ class Reporter:
         """The record cannot be run at all; it is kept as a dead letter."""
         self._end(work, reason, error, None, dead=True)
 
-    def send_notice(self, notice: Notice) -> None:
-        """Tells the other workers something; best effort, since a lease ends by itself."""
+    def send_notice(self, notice: Notice, on_delivery: Callable[[bool], None] = lambda _: None) -> None:
+        """Tells the other workers something, once; ``on_delivery`` gets whether it is durable. From any thread."""
+
+        def delivered(error: KafkaError | None, _message: Any) -> None:
+            if error is not None:
+                log.warning("notice not delivered", error=error.str())
+            on_delivery(error is None)
+
         try:
             self._producer.produce(
                 self._pool.coordination,
                 encode_notice(notice),
                 self._worker_id.encode(),
                 headers=None,
-                on_delivery=_notice_delivered,
+                on_delivery=delivered,
             )
         except (BufferError, KafkaException) as error:
             log.warning("notice not sent", error=str(error))
+            on_delivery(False)
 
     def poll(self) -> None:
         """Serves delivery reports and sends again what failed; call it many times a second."""
@@ -282,8 +289,3 @@ class Reporter:
     def _uncount(self, value: bytes | None) -> None:
         self.undelivered_records -= 1
         self.undelivered_bytes -= len(value or b"")
-
-
-def _notice_delivered(error: KafkaError | None, _message: Any) -> None:
-    if error is not None:
-        log.warning("notice not delivered", error=error.str())

@@ -30,7 +30,7 @@ from forebay_schemas.kafka import (
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
-from forebay_worker.coordination import CoordinationReader, FollowingConsumer
+from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
 from forebay_worker.handover import HandOvers
@@ -140,6 +140,15 @@ class Worker:
             for tier in TIERS
             for delay in RETRY_DELAYS_SECONDS
         ]
+        coordination = Coordination(
+            consumer=cast(FollowingConsumer, self._make_reader()),
+            topic=pool.coordination,
+            partitions=self._coordination_partitions,
+            worker_id=self._settings.worker_id,
+            clock=self._clock,
+            hear=self._hear,
+            send=self._reporter.send_notice,
+        )
         for name, of_intake in sources.items():
             intake = Intake(
                 name=name,
@@ -149,24 +158,18 @@ class Worker:
                 clock=self._clock,
                 deliver=deliver,
                 hand_over=hand_over,
+                peers=coordination,
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
-        reader = CoordinationReader(
-            consumer=cast(FollowingConsumer, self._make_reader()),
-            topic=pool.coordination,
-            partitions=self._coordination_partitions,
-            clock=self._clock,
-            hear=self._hear,
-        )
-        self._start_thread("coordination", reader)
+        self._start_thread("coordination", coordination)
 
-    def _start_thread(self, name: str, loop: Intake | CoordinationReader) -> None:
+    def _start_thread(self, name: str, loop: Intake | Coordination) -> None:
         thread = threading.Thread(target=self._run_thread, args=(loop,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run_thread(self, loop: Intake | CoordinationReader) -> None:
+    def _run_thread(self, loop: Intake | Coordination) -> None:
         while not self._close_threads.is_set():
             loop.step()
         loop.close()
