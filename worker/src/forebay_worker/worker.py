@@ -86,10 +86,10 @@ class Worker:
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
         )
-        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
-        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
+        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
+        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.set)
         try:
