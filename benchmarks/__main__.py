@@ -35,8 +35,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", choices=PARTS, help="measure just this")
     parser.add_argument("--records", type=_positive, default=100_000, help="records of a throughput run")
-    parser.add_argument("--rounds", type=_positive, default=3, help="throughput runs on either side")
-    parser.add_argument("--blocks", type=_positive, default=10, help=f"latency blocks of {BLOCK_REQUESTS} round trips")
+    parser.add_argument("--rounds", type=_positive, default=5, help="throughput runs on either side")
+    parser.add_argument("--blocks", type=_positive, default=10, help=f"blocks of {BLOCK_REQUESTS} round trips each way")
     parser.add_argument("--waiting", type=_positive, default=1_000_000, help="records waiting while memory is watched")
     return parser.parse_args(arguments)
 
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     console = Console(stderr=True)
 
     def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     try:
         say("starting Kafka")

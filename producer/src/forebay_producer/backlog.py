@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from forebay_producer.passing import until_passed
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.kafka import (
@@ -159,11 +160,16 @@ class BacklogReader:
     def _committed(self, tier: Tier) -> dict[tuple[str, int], TopicPartition]:
         wanted = [TopicPartition(topic, number) for topic, number in self._partitions[tier]]
         group = self._pool.group(tier)
-        try:
+
+        def ask() -> Iterable[Any]:
             answers = self._admin.list_consumer_group_offsets(
                 [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=METADATA_TIMEOUT_SECONDS
             )
             found: Iterable[Any] = answers[group].result().topic_partitions
+            return found
+
+        try:
+            found = until_passed()(ask)
         except KafkaException as error:
             doing = f"reading what group {group} has committed"
             raise as_forebay_error(error.args[0], connection=self._connection, doing=doing) from None

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from forebay_producer.passing import until_passed
 from forebay_schemas.errors import TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
@@ -105,29 +106,35 @@ class ResultsReader:
         """Assigns all partitions; returns the ends of those with something to read up to now."""
         topic = self._pool.results
         count = require_topics(self._consumer, [topic], connection=self._connection, pool=self._pool.name)[topic]
-        timeout = METADATA_TIMEOUT_SECONDS
         try:
-            # The ends come first: where no record is as late as the wanted time, one that is will come after them.
-            bounds = [
-                self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
-                for partition in range(count)
-            ]
-            starts = [end for _, end in bounds]
-            if since_ms is not None:
-                wanted = [TopicPartition(topic, partition, since_ms) for partition in range(count)]
-                for at in self._consumer.offsets_for_times(wanted, timeout=timeout):
-                    if at.error is not None:
-                        raise KafkaException(at.error)
-                    if at.offset >= 0:
-                        starts[at.partition] = at.offset
+            starts, behind = until_passed()(self._positions, topic, count, since_ms)
             self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
         except KafkaException as error:
             raise as_forebay_error(error.args[0], connection=self._connection, doing=_DOING) from None
-        return {
+        return behind
+
+    def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[list[int], dict[int, int]]:
+        """Where to start in each partition, and the ends of those with something to read up to now."""
+        timeout = METADATA_TIMEOUT_SECONDS
+        # The ends come first: where no record is as late as the wanted time, one that is will come after them.
+        bounds = [
+            self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
+            for partition in range(count)
+        ]
+        starts = [end for _, end in bounds]
+        if since_ms is not None:
+            wanted = [TopicPartition(topic, partition, since_ms) for partition in range(count)]
+            for at in self._consumer.offsets_for_times(wanted, timeout=timeout):
+                if at.error is not None:
+                    raise KafkaException(at.error)
+                if at.offset >= 0:
+                    starts[at.partition] = at.offset
+        behind = {
             partition: end
             for partition, (start, (first, end)) in enumerate(zip(starts, bounds, strict=True))
             if max(start, first) < end
         }
+        return starts, behind
 
     def _passed(self, message: Message) -> None:
         partition, offset = message.partition(), message.offset()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
@@ -18,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 from confluent_kafka.cimpl import NewTopic
 
+from forebay_producer.passing import until_passed
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error
 from forebay_schemas.topics import TopicSpec
@@ -103,11 +103,14 @@ class TopicAdmin:
         metadata = self._metadata()
         found = {spec.name: spec for spec in specs if _usable(metadata.topics.get(spec.name))}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
-        answers = self._ask(lambda: self._admin.describe_configs(resources, request_timeout=_TIMEOUT)) if found else {}
+
+        def ask() -> dict[str, Any]:
+            answers = self._admin.describe_configs(resources, request_timeout=_TIMEOUT) if found else {}
+            return {resource.name: answer.result() for resource, answer in answers.items()}
+
         states: dict[str, TopicState] = {}
-        for resource, answer in answers.items():
-            name, spec = resource.name, found[resource.name]
-            all_settings = self._result(answer, doing=f"reading the settings of {name}")
+        for name, all_settings in self._ask(lambda: until_passed()(ask), doing="reading topic settings").items():
+            spec = found[name]
             settings = {key: str(all_settings[key].value) for key in spec.config if key in all_settings}
             partitions = metadata.topics[name].partitions
             replication = min(len(partition.replicas) for partition in partitions.values())
@@ -129,7 +132,7 @@ class TopicAdmin:
             return set()
         new = [NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config) for spec in specs]
         made: set[str] = set()
-        for name, answer in self._ask(lambda: self._admin.create_topics(new, request_timeout=_TIMEOUT)).items():
+        for name, answer in self._admin.create_topics(new, request_timeout=_TIMEOUT).items():
             try:
                 answer.result()
                 made.add(name)
@@ -141,7 +144,7 @@ class TopicAdmin:
                 # Somebody else was faster, which is as good.
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise self._explained(error, doing=f"creating {name}") from None
-        self._wait_for_leaders({spec.name: spec.partitions for spec in specs})
+        self._wait_until_usable({spec.name: spec.partitions for spec in specs})
         return made
 
     def count_records(self, states: Iterable[TopicState]) -> dict[str, int]:
@@ -159,43 +162,34 @@ class TopicAdmin:
         wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not wanted:
             return {}
-        answers = self._ask(lambda: self._admin.list_offsets(wanted, request_timeout=_TIMEOUT))
-        return {
-            (one.topic, one.partition): self._result(answer, doing=f"reading offsets of {one.topic}").offset
-            for one, answer in answers.items()
-        }
 
-    def _wait_for_leaders(self, partitions: Mapping[str, int]) -> None:
+        def ask() -> dict[tuple[str, int], int]:
+            answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT)
+            return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+
+        return self._ask(lambda: until_passed()(ask), doing="reading offsets")
+
+    def _wait_until_usable(self, partitions: Mapping[str, int]) -> None:
         give_up_at = time.monotonic() + LEADERS_SECONDS_MAX
         while True:
             topics = self._metadata().topics
-            waiting = [
-                name
-                for name, count in partitions.items()
-                if not _usable(topics.get(name))
-                or len(topics[name].partitions) < count
-                or any(partition.leader < 0 for partition in topics[name].partitions.values())
-            ]
+            waiting = [name for name, count in partitions.items() if not _has_leaders(topics.get(name), count)]
             if not waiting:
-                return
+                break
             if time.monotonic() > give_up_at:
                 raise KafkaFailedError(
                     f"topic {waiting[0]} has no leader {LEADERS_SECONDS_MAX:g} s after it was made; look at the brokers"
                 )
             time.sleep(0.05)
+        # The leaders that the metadata names need not know of it yet; they do once they answer.
+        self.offsets([(name, number) for name, count in partitions.items() for number in range(count)], at=Edge.END)
 
     def _metadata(self) -> Any:
-        return self._ask(lambda: self._admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS))
+        return self._ask(lambda: self._admin.list_topics(timeout=_TIMEOUT), doing="asking for the topics")
 
-    def _ask(self, call: Callable[[], _Answer]) -> _Answer:
+    def _ask(self, call: Callable[[], _Answer], *, doing: str) -> _Answer:
         try:
             return call()
-        except KafkaException as error:
-            raise self._explained(error, doing="asking for the topics") from None
-
-    def _result(self, answer: Future[Any], *, doing: str) -> Any:
-        try:
-            return answer.result()
         except KafkaException as error:
             raise self._explained(error, doing=doing) from None
 
@@ -205,6 +199,11 @@ class TopicAdmin:
 
 _Answer = TypeVar("_Answer")
 _TIMEOUT: Final = METADATA_TIMEOUT_SECONDS
+
+
+def _has_leaders(topic: Any, count: int) -> bool:
+    partitions = topic.partitions.values() if _usable(topic) else ()
+    return len(partitions) >= count and all(partition.leader >= 0 for partition in partitions)
 
 
 def _usable(topic: Any) -> bool:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -65,14 +66,20 @@ class HttpBackend:
         headers = {"content-type": "application/json", "x-forebay-worker": settings.worker_id}
         if settings.backend_api_key is not None:
             headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
-        self._session = aiohttp.ClientSession(
+        timeout = aiohttp.ClientTimeout(
+            total=settings.backend_timeout_seconds, connect=None, sock_connect=settings.backend_connect_seconds
+        )
+        reuse = aiohttp.TraceConfig()
+        reuse.on_connection_reuseconn.append(_note_reuse)
+        self._pooled = aiohttp.ClientSession(
             # One connection for each request in flight: the gate bounds them, the pool must not queue.
             connector=aiohttp.TCPConnector(limit=settings.limit_max, keepalive_timeout=30),
-            timeout=aiohttp.ClientTimeout(
-                total=settings.backend_timeout_seconds, connect=None, sock_connect=settings.backend_connect_seconds
-            ),
+            timeout=timeout,
             headers=headers,
-            auto_decompress=True,
+            trace_configs=[reuse],
+        )
+        self._fresh = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=settings.limit_max, force_close=True), timeout=timeout, headers=headers
         )
 
     async def run(self, work: Work) -> Answer:
@@ -88,20 +95,20 @@ class HttpBackend:
         if work.history.traceparent is not None:
             headers[TRACEPARENT] = work.history.traceparent
         try:
-            async with self._session.post(url, data=bytes(request.payload), headers=headers) as response:
-                body = await response.read()
-                status, content_type = response.status, response.content_type
-                retry_after = response.headers.get("retry-after")
+            reply = await self._post(url, data=bytes(request.payload), headers=headers)
         except TimeoutError as error:
             connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
             reason = Reason.BACKEND_UNAVAILABLE if connecting else Reason.BACKEND_TIMEOUT
             problem = "no connection to the backend in time" if connecting else "no answer within the time limit"
             failure = Failure(reason=reason, error=problem, of_backend=connecting, reached=not connecting)
             raise BackendFailed(failure) from None
-        except (aiohttp.ClientPayloadError, aiohttp.http_exceptions.HttpProcessingError) as error:
-            raise BackendFailed(
-                Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=f"answer broke off: {error}")
-            ) from None
+        except aiohttp.ClientPayloadError as error:
+            # As a refused connection: a backend that goes away in the middle of its answers charges nobody.
+            problem = f"the answer broke off: {error}"
+            raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem, of_backend=True)) from None
+        except aiohttp.http_exceptions.HttpProcessingError as error:
+            problem = f"the answer is no HTTP: {error}"
+            raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
         except (aiohttp.ClientError, OSError) as error:
             failure = Failure(
                 reason=Reason.BACKEND_UNAVAILABLE,
@@ -110,16 +117,60 @@ class HttpBackend:
                 reached=not isinstance(error, aiohttp.ClientConnectorError),
             )
             raise BackendFailed(failure) from None
-        if status != 200:
-            raise BackendFailed(_refusal(status, body, retry_after, may_retry=status in self._retry_statuses))
-        return _read_answer(body, content_type)
+        if reply.status != 200:
+            raise BackendFailed(_refusal(reply, may_retry=reply.status in self._retry_statuses))
+        return _read_answer(reply.body, reply.content_type)
+
+    async def _post(self, url: str, *, data: bytes, headers: dict[str, str]) -> _Reply:
+        connection = _Connection()
+        try:
+            return await _exchange(self._pooled, url, data=data, headers=headers, trace_request_ctx=connection)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError):
+            # Servers close idle connections at a moment of their own, llama.cpp's after each hundredth answer too.
+            # That says nothing of the backend or the request.
+            if not connection.reused:
+                raise
+        return await _exchange(self._fresh, url, data=data, headers=headers)
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._pooled.close()
+        await self._fresh.close()
 
 
-def _refusal(status: int, body: bytes, retry_after: str | None, *, may_retry: bool) -> Failure:
-    error = f"HTTP {status}: {body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
+class _Connection:
+    """What is known of the connection that carries a request."""
+
+    __slots__ = ("reused",)
+
+    def __init__(self) -> None:
+        self.reused = False
+
+
+async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _: aiohttp.TraceConnectionReuseconnParams) -> None:
+    context.trace_request_ctx.reused = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    status: int
+    content_type: str
+    retry_after: str | None
+    body: bytes
+
+
+async def _exchange(session: aiohttp.ClientSession, url: str, **request: Any) -> _Reply:
+    async with session.post(url, **request) as response:
+        return _Reply(
+            status=response.status,
+            content_type=response.content_type,
+            retry_after=response.headers.get("retry-after"),
+            body=await response.read(),
+        )
+
+
+def _refusal(reply: _Reply, *, may_retry: bool) -> Failure:
+    status, retry_after = reply.status, reply.retry_after
+    error = f"HTTP {status}: {reply.body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
     seconds = float(retry_after) if retry_after is not None and retry_after.strip().isdigit() else None
     if status == _TOO_MANY:
         reason = Reason.BACKEND_OVERLOADED
@@ -142,13 +193,8 @@ def _refusal(status: int, body: bytes, retry_after: str | None, *, may_retry: bo
     )
 
 
-class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
 class _Completion(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 _completion_decoder = msgspec.json.Decoder(_Completion)
@@ -158,14 +204,23 @@ def _read_answer(body: bytes, content_type: str) -> Answer:
     try:
         if content_type == "text/event-stream":
             body = msgspec.json.encode(assemble_stream(body))
-        if not body.isascii():
-            body.decode()  # the decoder does not look into what it skips, but readers of the result will
-        usage = _completion_decoder.decode(body).usage or _Usage()
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        elif not body.isascii():
+            body.decode()  # the decoder skips what it does not need, and whoever reads the result would stumble
+        usage = _completion_decoder.decode(body).usage
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shown = body[:200].decode(errors="replace")
         problem = f"the answer is no completion object ({error}): {shown}"
         raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
-    return Answer(body=msgspec.Raw(body), prompt_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens)
+    return Answer(
+        body=msgspec.Raw(body),
+        prompt_tokens=_token_count(usage, "prompt_tokens"),
+        output_tokens=_token_count(usage, "completion_tokens"),
+    )
+
+
+def _token_count(usage: object, name: str) -> int | None:
+    count = usage.get(name) if isinstance(usage, dict) else None
+    return count if type(count) is int and count >= 0 else None
 
 
 class HandlerRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,9 +261,10 @@ class HandlerBackend:
                     deadline_ms=work.deadline_ms,
                 )
             )
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
-        except Exception as error:
+        except BaseException as error:
+            # sys.exit() in a handler, say: it ends its request, not the worker.
             log.warning("handler failed", request_id=request.request_id, exc_info=error)
             problem = f"{type(error).__name__}: {error}"
             raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None

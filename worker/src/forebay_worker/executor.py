@@ -27,6 +27,7 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._overdue: set[int] = set()
+        self._giving_back = False
 
     def start_runnable(self) -> None:
         """Starts a runner for each request that may start now. Call it whenever that may have changed."""
@@ -45,6 +46,7 @@ class Executor:
 
     async def give_back(self) -> None:
         """Cancels what still runs; those requests stay unfinished, for another worker."""
+        self._giving_back = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -63,14 +65,13 @@ class Executor:
             except BackendFailed as error:
                 dispatcher.failed(work, error.failure)
             except asyncio.CancelledError:
-                if id(work) in self._overdue:
-                    task.uncancel()
-                    dispatcher.gave_up(work, deadline_passed=True)
-                elif task.cancelling():
+                if self._giving_back:
                     dispatcher.gave_up(work, deadline_passed=False)
                     raise
+                if id(work) in self._overdue:
+                    dispatcher.gave_up(work, deadline_passed=True)
                 else:
-                    problem = "the handler let a cancellation of its own escape"
+                    problem = "the handler cancelled itself"
                     dispatcher.failed(work, Failure(reason=Reason.HANDLER_FAILED, error=problem))
             except Exception as error:
                 log.exception("backend failed in an unforeseen way", request_id=work.request_id)
@@ -81,6 +82,10 @@ class Executor:
             finally:
                 del running[id(work)]
                 self._overdue.discard(id(work))
+            if task.cancelling():
+                # A cancellation that was swallowed, or has still to come, must not hit the next request.
+                self.start_runnable()
+                return
             runs += 1
             if runs % RUNS_BETWEEN_YIELDS == 0:
                 await asyncio.sleep(0)

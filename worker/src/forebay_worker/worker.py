@@ -94,10 +94,10 @@ class Worker:
             retries_max=self._settings.max_retries,
         )
         self._hand_overs = HandOvers(worker_id=self._settings.worker_id, send=self._reporter.send_notice)
-        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
-        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
+        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
+        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         try:
             self._start_threads(loop)
             log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)

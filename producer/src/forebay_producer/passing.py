@@ -1,0 +1,35 @@
+"""Errors that pass by themselves: a partition or a group whose broker has not taken it over yet, or is giving it up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS
+
+# A broker's metadata names the leader of a new partition some milliseconds before that leader knows.
+_PASSING: Final = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether a ``KafkaException`` is worth a second try."""
+    return isinstance(error, KafkaException) and error.args[0].code() in _PASSING
+
+
+def until_passed() -> Retrying:
+    """Repeats a question to the brokers while its error is a passing one, for ten seconds; raises the last error."""
+    return Retrying(
+        retry=retry_if_exception(is_passing),
+        stop=stop_after_delay(METADATA_TIMEOUT_SECONDS),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    )

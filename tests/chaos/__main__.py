@@ -1,0 +1,34 @@
+"""`python -m chaos --seed N --seconds S`: progress on stderr, one JSON object as the last line of stdout, exit code 1
+when a promise is broken."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from chaos.plan import make_plan
+from chaos.report import as_document
+from chaos.run import run_plan
+
+
+def main() -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(
+        prog="chaos", description="Breaks things by a seed and counts what became of them."
+    )
+    parser.add_argument("--seed", type=int, default=1, help="the same seed breaks the same things [1]")
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long things are broken [300]")
+    parser.add_argument("--folder", type=Path, help="where the logs go; a new temporary folder by default")
+    options = parser.parse_args()
+    report = run_plan(make_plan(seed=options.seed, seconds=options.seconds), folder=options.folder)
+    document = as_document(report)
+    for promise in document["broken_promises"]:
+        print(f"broken: {promise}", file=sys.stderr)  # noqa: T201 - the command's answer
+    print(json.dumps(document))  # noqa: T201 - the command's answer
+    return 1 if document["broken_promises"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

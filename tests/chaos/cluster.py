@@ -1,0 +1,71 @@
+"""Three brokers, each with a listener of its own for every worker slot, behind a proxy. Starts JVMs and proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.cimpl import NewTopic
+
+from chaos.plan import BROKERS, SLOTS
+from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
+from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.proxy import Link, TcpProxy
+from forebay_schemas.topics import Pool
+
+_ANSWER_SECONDS_MAX = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """``proxies``: by slot and broker, each from 1."""
+
+    kafka: LocalKafka
+    proxies: dict[tuple[int, int], TcpProxy]
+
+    def servers_of(self, slot: int) -> str:
+        """Where the workers of a slot find the brokers."""
+        return self.kafka.bootstrap_of(_listener(slot))
+
+    def set_link(self, link: Link, *, slot: int | None, broker: int | None) -> None:
+        """Changes these links; None: of every slot, to every broker."""
+        for (of_slot, of_broker), proxy in self.proxies.items():
+            if slot in (None, of_slot) and broker in (None, of_broker):
+                proxy.set(link)
+
+    def create_topics(self, pool: Pool, *, partitions: int) -> None:
+        """All topics of a pool, on every broker."""
+        admin = self.kafka.admin()  # must outlive what it was asked
+        made = admin.create_topics(
+            [
+                NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config)
+                for spec in pool.specs(partitions=partitions, replication=BROKERS)
+            ]
+        )
+        for future in made.values():
+            future.result(_ANSWER_SECONDS_MAX)
+
+
+@contextmanager
+def running_cluster(log_dir: Path) -> Iterator[Cluster]:
+    """Ended with the block, and with this process however it ends."""
+    with ExitStack() as stack:
+        proxies = {}
+        brokers = []
+        for broker in range(1, BROKERS + 1):
+            listeners = [Listener(name="DIRECT")]
+            for slot in range(1, SLOTS + 1):
+                port = free_port()
+                proxy = stack.enter_context(TcpProxy(target_port=port))
+                proxies[slot, broker] = proxy
+                listeners.append(Listener(name=_listener(slot), port=port, advertised_port=proxy.port))
+            # Two network threads for each of five listeners are too many for nothing to do.
+            brokers.append(BrokerSpec(listeners=tuple(listeners), properties={"num.network.threads": "1"}))
+        kafka = stack.enter_context(local_kafka(ClusterSpec(brokers=tuple(brokers), heap_mib=384), log_dir=log_dir))
+        yield Cluster(kafka=kafka, proxies=proxies)
+
+
+def _listener(slot: int) -> str:
+    return f"SLOT{slot}"

@@ -1,0 +1,171 @@
+"""The ledger of a run: what was lost, and what ran more than once and why. Pure.
+
+An execution beyond the first of the same attempt needs a reason, and only these are known: its worker was killed while
+it ran, or before the outcome was committed; it was silent for as long as its session lasts; or the hand-over went
+unheard because of such a thing. All else is unexplained. What the engine refused, cut or left hanging did not run, and
+a later attempt is no repetition.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+
+from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble
+
+ANSWER_MS = 100
+"""An answer that left the engine so shortly before a kill may not have reached the worker."""
+
+COMMIT_MS = 2_000
+"""Longer than a result and the commit after it take, unless something is wrong with a broker or the link."""
+
+SESSION_MS = 8_000
+"""The session is 10 s, counted from the last heartbeat that got through."""
+
+AFTERMATH_MS = 15_000
+"""So long after a broker or a link came back its coordinator may still refuse commits, or hold a rebalance up."""
+
+
+class Cause(StrEnum):
+    """Why an execution was repeated."""
+
+    IN_FLIGHT_AT_KILL = "in_flight_at_kill"
+    SINCE_LAST_COMMIT = "since_last_commit"
+    HANDED_OVER = "handed_over"
+    CUT_OFF = "cut_off"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """An execution that was followed by another one of the same attempt."""
+
+    request_id: str
+    attempt: int
+    cause: Cause
+    first: Execution
+    second: Execution
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """``lost``: accepted and without an outcome. ``doubled_outcomes``: outcomes beyond the first, of whatever cause."""
+
+    accepted: int
+    lost: tuple[str, ...]
+    outcomes: dict[str, int]
+    doubled_outcomes: int
+    repetitions: tuple[Repetition, ...]
+
+    def count(self, cause: Cause) -> int:
+        return sum(repetition.cause is cause for repetition in self.repetitions)
+
+
+def make_ledger(facts: Facts) -> Ledger:
+    """Counts."""
+    outcomes: dict[str, str] = {}
+    for outcome in sorted(facts.outcomes, key=lambda each: each.at_ms):
+        outcomes.setdefault(outcome.request_id, f"{outcome.status}/{outcome.reason}")
+    lost = (facts.accepted - outcomes.keys()) | (facts.undecodable - facts.dead_letter_keys)
+    return Ledger(
+        accepted=len(facts.accepted) + len(facts.undecodable),
+        lost=tuple(sorted(lost)),
+        outcomes=dict(Counter(what for each, what in outcomes.items() if each in facts.accepted)),
+        doubled_outcomes=len(facts.outcomes) - len(outcomes),
+        repetitions=tuple(_repetitions(facts)),
+    )
+
+
+def _repetitions(facts: Facts) -> list[Repetition]:
+    places: dict[tuple[str, int], list[RequestRecord]] = defaultdict(list)
+    for record in facts.records:
+        places[record.request_id, record.attempt].append(record)
+    ran: dict[tuple[str, int], list[Execution]] = defaultdict(list)
+    for execution in facts.executions:
+        if execution.ran:
+            ran[execution.request_id, execution.attempt].append(execution)
+    judge = _Judge(facts)
+    found = []
+    for key, executions in ran.items():
+        executions.sort(key=lambda each: each.started_ms)
+        repeated = [
+            Repetition(request_id=key[0], attempt=key[1], cause=cause, first=first, second=second, why=why)
+            for first, second in pairwise(executions)
+            for cause, why in [judge.cause(first, second, places[key])]
+        ]
+        # A request that was submitted twice may run twice; so may one whose earlier attempt ran twice: counted there.
+        repeated.sort(key=lambda each: each.cause is not Cause.UNEXPLAINED)
+        found += repeated[max(0, len(places[key]) - 1) :]
+    return found
+
+
+class _Judge:
+    def __init__(self, facts: Facts) -> None:
+        self._commits = facts.commits
+        self._lives = {life.worker: life for life in facts.lives}
+        self._windows = facts.windows
+
+    def cause(self, first: Execution, second: Execution, places: list[RequestRecord]) -> tuple[Cause, str]:
+        life = self._lives[first.worker]
+        covered = self._covered(places, second.started_ms)
+        if covered:
+            return Cause.UNEXPLAINED, "a commit seen before it was repeated says that it is finished"
+        killed = life.signalled_ms if life.end is End.KILLED else None
+        if killed is not None and first.started_ms <= killed <= second.started_ms + ANSWER_MS:
+            if first.ended_ms >= killed - ANSWER_MS:
+                return Cause.IN_FLIGHT_AT_KILL, "its worker was killed while it ran"
+            if killed - first.ended_ms <= COMMIT_MS:
+                return Cause.SINCE_LAST_COMMIT, "its worker was killed right after it"
+            if self._troubled(life, first.ended_ms - AFTERMATH_MS, killed):
+                return Cause.SINCE_LAST_COMMIT, "its worker was killed after it, and could not commit before"
+            return Cause.UNEXPLAINED, f"its worker was killed {killed - first.ended_ms} ms after it"
+        silent = self._silent_ms(life, first.started_ms - SESSION_MS, second.started_ms)
+        if silent >= SESSION_MS:
+            return Cause.CUT_OFF, f"its worker was silent for {silent} ms"
+        if self._troubled(life, first.started_ms - AFTERMATH_MS, second.started_ms):
+            if second.started_ms < first.ended_ms:
+                return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"
+            return Cause.SINCE_LAST_COMMIT, "not committed before the partition moved: brokers or links were in trouble"
+        return Cause.UNEXPLAINED, "nothing happened to its worker"
+
+    def _covered(self, places: list[RequestRecord], before_ms: int) -> bool:
+        """Whether every record of it was seen committed as finished."""
+        return bool(places) and all(
+            any(
+                commit.covers(place.offset)
+                for commit in self._commits.get((place.topic, place.partition), [])
+                if commit.at_ms < before_ms
+            )
+            for place in places
+        )
+
+    def _troubled(self, life: Life, start_ms: int, end_ms: int) -> bool:
+        return any(
+            window.overlaps(start_ms, end_ms)
+            for window in self._windows
+            if window.trouble is not Trouble.BACKEND and life.slot in window.slots
+        )
+
+    def _silent_ms(self, life: Life, start_ms: int, end_ms: int) -> int:
+        """The longest time without a heartbeat that touches the span, links and brokers in trouble counted as well."""
+        windows = sorted(
+            (
+                window
+                for window in self._windows
+                if window.trouble is not Trouble.BACKEND
+                and life.slot in window.slots
+                and window.overlaps(start_ms, end_ms)
+            ),
+            key=lambda window: window.start_ms,
+        )
+        longest = 0
+        merged: tuple[int, int] | None = None
+        for window in windows:
+            end = end_ms if window.end_ms is None else window.end_ms
+            joined = merged is not None and window.start_ms <= merged[1] + 1_000
+            merged = (merged[0], max(merged[1], end)) if merged is not None and joined else (window.start_ms, end)
+            longest = max(longest, merged[1] - merged[0])
+        return longest

@@ -1,0 +1,129 @@
+"""The load: requests at a pace of their own, whatever becomes of them. A thread of its own; produces to the brokers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Producer
+
+from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_schemas.tiers import Tier
+from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+
+TOKEN_SECONDS = 0.05
+"""What the engine takes for a token."""
+
+_WORK_SECONDS = (0.05, 3.0)
+_BURST_EVERY_SECONDS = 20.0
+_BURST_SECONDS = 4.0
+_BURST_FACTOR = 2.0
+_TIERS = {Tier.HIGH: 3, Tier.MID: 4, Tier.LOW: 3}
+_TTL_MS = {900_000: 90, 90_000: 7, 4_000: 3}
+_TWICE_SHARE = 0.01
+_JUNK_SHARE = 0.004
+_FLUSH_SECONDS_MAX = 120.0
+_LOG = logging.getLogger("tests.kafka")
+
+
+class Load:
+    """Produces while the block runs. ``accepted``, ``junk``: ids and keys whose delivery the brokers confirmed."""
+
+    def __init__(self, kafka: KafkaAccess, pool: Pool, *, per_second: float, seed: int) -> None:
+        self.accepted: set[str] = set()
+        self.junk: set[str] = set()
+        self.refused: list[str] = []
+        """Errors of deliveries that failed: those requests may or may not have come in."""
+        self._pool = pool
+        self._per_second = per_second
+        self._random = random.Random(seed)
+        self._seed = seed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._produce_all, name="load")
+        self._producer = Producer(
+            {
+                **kafka.connection.properties,
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+                "linger.ms": 5,
+                "message.max.bytes": REQUEST_BYTES_MAX,
+                "logger": _LOG,
+            }
+        )
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stops, and returns when every delivery is known."""
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(_FLUSH_SECONDS_MAX)
+
+    def _produce_all(self) -> None:
+        started = time.monotonic()
+        due = 0.0
+        number = 0
+        twice: list[tuple[float, Tier, bytes, str]] = []
+        while not self._stop.is_set():
+            passed = time.monotonic() - started
+            while due <= passed:
+                number += 1
+                self._produce_one(number, due, twice)
+                bursting = due % _BURST_EVERY_SECONDS < _BURST_SECONDS
+                due += self._random.expovariate(self._per_second * (_BURST_FACTOR if bursting else 1.0))
+            for again in [each for each in twice if each[0] <= passed]:
+                twice.remove(again)
+                self._send(again[1], again[2], again[3], self.accepted)
+            self._producer.poll(0)
+            self._stop.wait(0.02)
+
+    def _produce_one(self, number: int, now: float, twice: list[tuple[float, Tier, bytes, str]]) -> None:
+        draw = self._random
+        [tier] = draw.choices(list(_TIERS), list(_TIERS.values()))
+        if draw.random() < _JUNK_SHARE:
+            self._send(
+                tier, draw.choice([b"{", b"\xff\x00junk", b"[]", b'{"request_id": 7}']), f"junk-{number}", self.junk
+            )
+            return
+        low, high = (math.log(seconds) for seconds in _WORK_SECONDS)
+        tokens = max(1, round(math.exp(draw.uniform(low, high)) / TOKEN_SECONDS))
+        [ttl_ms] = draw.choices(list(_TTL_MS), list(_TTL_MS.values()))
+        request_id = f"{self._seed}-{number}"
+        envelope: dict[str, Any] = {
+            "request_id": request_id,
+            "biz_type": "chat_completion",
+            "priority": draw.choice(["high", "low", *range(11)]),
+            "ttl_ms": ttl_ms,
+            "payload": {"messages": [], "max_tokens": tokens},
+        }
+        value = json.dumps(envelope).encode()
+        self._send(tier, value, request_id, self.accepted)
+        if draw.random() < _TWICE_SHARE:
+            twice.append((now + draw.uniform(0.0, 10.0), tier, value, request_id))
+
+    def _send(self, tier: Tier, value: bytes, key: str, confirmed: set[str]) -> None:
+        def delivered(error: Any, _: Any) -> None:
+            if error is None:
+                confirmed.add(key)
+            else:
+                self.refused.append(error.str())
+
+        try:
+            self._producer.produce(self._pool.requests(tier), value, key, on_delivery=delivered)
+        except BufferError:
+            self.refused.append("the producer's queue is full")

@@ -1,0 +1,77 @@
+"""What a run says in the end: one JSON object, and which promises it broke. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from chaos.facts import Facts, Life
+from chaos.ledger import Cause
+from chaos.run import Report, unclean_ends
+
+STALL_SECONDS_MAX = 30.0
+GROWTH_MB_MAX = 25.0
+"""From the second quarter of a worker's life to its last, median to median."""
+
+_GROWTH_LIFE_SECONDS_MIN = 60.0
+
+
+def broken_promises(report: Report) -> list[str]:
+    """In words; empty when all are kept."""
+    ledger, facts = report.ledger, report.facts
+    broken = []
+    if ledger.lost:
+        broken.append(f"{len(ledger.lost)} lost: {', '.join(ledger.lost[:20])}")
+    unexplained = [each for each in ledger.repetitions if each.cause is Cause.UNEXPLAINED]
+    broken += [
+        f"{each.request_id} attempt {each.attempt} ran on {each.first.worker} and on {each.second.worker}: {each.why}"
+        for each in unexplained[:20]
+    ]
+    if report.stall.seconds > STALL_SECONDS_MAX:
+        broken.append(f"{report.stall.topic}/{report.stall.partition} stood still for {report.stall.seconds:.1f} s")
+    if report.unfinished:
+        broken.append(f"not committed in the end: {report.unfinished}")
+    growth = rss_growth_mb(facts)
+    if growth > GROWTH_MB_MAX:
+        broken.append(f"a worker's memory grew by {growth:.0f} MB")
+    broken += [f"a commit went back: {step}" for step in report.steps_back]
+    broken += [f"a commit's metadata is damaged: {text}" for text in report.damaged_commits]
+    broken += unclean_ends(facts)
+    return broken
+
+
+def as_document(report: Report) -> dict[str, Any]:
+    """The JSON object."""
+    ledger = report.ledger
+    return {
+        "seed": report.plan.seed,
+        "faults": sum(report.faults.values()),
+        "accepted": ledger.accepted,
+        "lost": len(ledger.lost),
+        "duplicate_executions": {cause.value: ledger.count(cause) for cause in Cause},
+        "longest_stall_seconds": round(report.stall.seconds, 1),
+        "peak_rss_mb": round(max((mb for life in report.facts.lives for _, mb in life.rss_mb), default=0.0), 1),
+        "rss_growth_mb": round(rss_growth_mb(report.facts), 1),
+        "outcomes": dict(sorted(ledger.outcomes.items())),
+        "doubled_outcomes": ledger.doubled_outcomes,
+        "fault_kinds": dict(sorted(report.faults.items())),
+        "executions": len(report.facts.executions),
+        "workers": len(report.facts.lives),
+        "broken_promises": broken_promises(report),
+        "folder": str(report.folder),
+    }
+
+
+def rss_growth_mb(facts: Facts) -> float:
+    """The most that the memory of a worker grew by once it had settled."""
+    return max((_growth_mb(life) for life in facts.lives), default=0.0)
+
+
+def _growth_mb(life: Life) -> float:
+    samples = life.rss_mb
+    if not samples or samples[-1][0] - samples[0][0] < _GROWTH_LIFE_SECONDS_MIN * 1000:
+        return 0.0
+    quarter = len(samples) // 4
+    early = statistics.median(mb for _, mb in samples[quarter : 2 * quarter])
+    late = statistics.median(mb for _, mb in samples[-quarter:])
+    return late - early

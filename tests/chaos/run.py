@@ -1,0 +1,136 @@
+"""One run from its parts to its report: starts all, plays the plan, waits for what is left, reads and counts."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.cluster import running_cluster
+from chaos.commit_watch import CommitWatch
+from chaos.conductor import Conductor
+from chaos.facts import End, Facts, PartitionKey, Trouble
+from chaos.ledger import Ledger, make_ledger
+from chaos.load import TOKEN_SECONDS, Load
+from chaos.plan import Plan
+from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes, read_records
+from chaos.stalls import Stall, longest_stall
+from chaos.workers import Workers, now_ms
+from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine_process import running_engine
+from forebay_schemas.topics import Pool
+
+_PARTITIONS = 6
+_REQUESTS_PER_SECOND = 22.0
+_DRAIN_SECONDS_MAX = 240.0
+_STILL_SECONDS_MAX = 75.0
+"""When nothing more is committed for so long at the end, nothing will be: the longest retry delay is 30 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All that a run has to say. ``unfinished``: records beyond the commits at the end."""
+
+    plan: Plan
+    folder: Path
+    faults: dict[str, int]
+    facts: Facts
+    ledger: Ledger
+    stall: Stall
+    unfinished: dict[PartitionKey, int]
+    steps_back: list[str]
+    damaged_commits: list[str]
+
+
+def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
+    """Takes the plan's time and about a minute more. Logs stay in ``folder``, a new temporary one by default."""
+    folder = folder or Path(tempfile.mkdtemp(prefix=f"forebay-chaos-{plan.seed}-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    engine_log = folder / "engine.jsonl"
+    # A step takes the same however many run: the load, not the batch, says how long a request takes.
+    physics = EnginePhysics(a_seconds=TOKEN_SECONDS, b_seconds=0.0, c_seconds=0.0)
+    pool = Pool(f"chaos-{secrets.token_hex(4)}")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(folder))
+        cluster.create_topics(pool, partitions=_PARTITIONS)
+        engine = stack.enter_context(running_engine(physics=physics, log_path=engine_log, seed=plan.seed))
+        workers = Workers(
+            folder=folder,
+            settings={
+                "FOREBAY_POOL": pool.name,
+                "FOREBAY_BACKEND_URL": engine.url,
+                "FOREBAY_LIMIT_MAX": "24",
+                "FOREBAY_BACKEND_TIMEOUT_SECONDS": "8",
+                "FOREBAY_DRAIN_SECONDS": "12",
+            },
+        )
+        stack.callback(workers.kill_all)
+        conductor = Conductor(cluster=cluster, engine=engine, workers=workers)
+        commits = stack.enter_context(CommitWatch(cluster.kafka, pool))
+        conductor.say(f"logs are in {folder}")
+        for slot in plan.slots_at_start:
+            conductor.start_worker(slot)
+        with Load(cluster.kafka, pool, per_second=_REQUESTS_PER_SECOND, seed=plan.seed) as load:
+            conductor.play(plan)
+        conductor.say(f"all is mended; {len(load.accepted)} accepted; waiting for what is left")
+        unfinished = _drain(conductor, commits, workers, plan)
+        conductor.say("ending the workers")
+        end_ms = now_ms()
+        workers.end_all()
+        facts = Facts(
+            accepted=frozenset(load.accepted),
+            undecodable=frozenset(load.junk),
+            records=tuple(read_records(cluster.kafka, pool)),
+            outcomes=tuple(read_outcomes(cluster.kafka, pool)),
+            dead_letter_keys=frozenset(read_dead_letter_keys(cluster.kafka, pool)),
+            executions=tuple(read_executions(engine_log)),
+            lives=tuple(workers.lives),
+            windows=tuple(conductor.windows),
+            commits=commits.seen,
+            end_ms=end_ms,
+        )
+    return Report(
+        plan=plan,
+        folder=folder,
+        faults={kind.value: count for kind, count in conductor.carried_out.items()},
+        facts=facts,
+        ledger=make_ledger(facts),
+        stall=longest_stall(facts, _brokers_down(facts)),
+        unfinished=unfinished,
+        steps_back=commits.steps_back,
+        damaged_commits=commits.damaged,
+    )
+
+
+def _drain(conductor: Conductor, commits: CommitWatch, workers: Workers, plan: Plan) -> dict[PartitionKey, int]:
+    """Waits until all is committed; what is not in the end."""
+    for slot in plan.slots_at_start:
+        if workers.of_slot(slot) is None:
+            conductor.start_worker(slot)
+    left = commits.unfinished()
+    changed_ms, end_ms = now_ms(), now_ms() + int(_DRAIN_SECONDS_MAX * 1000)
+    while left and now_ms() < end_ms and now_ms() - changed_ms < _STILL_SECONDS_MAX * 1000:
+        conductor.wait(lambda: False, seconds=1.0)
+        before, left = left, commits.unfinished()
+        if left != before:
+            changed_ms = now_ms()
+    return left
+
+
+def _brokers_down(facts: Facts) -> list[tuple[int, int]]:
+    return [
+        (window.start_ms, facts.end_ms if window.end_ms is None else window.end_ms)
+        for window in facts.windows
+        if window.trouble is Trouble.BROKER or window.cuts_all
+    ]
+
+
+def unclean_ends(facts: Facts) -> list[str]:
+    """Workers that ended otherwise than they were told to."""
+    return [
+        f"{life.worker}: exit code {life.exit_code}"
+        for life in facts.lives
+        if life.end is End.CRASHED or (life.end is End.TERMINATED and life.exit_code != 0)
+    ]

@@ -1,0 +1,87 @@
+"""How long a partition with work stood still while its brokers were up. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from chaos.facts import Facts, PartitionKey, RequestRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """The longest: nothing of the partition started or ended from then to then, and something of it was due."""
+
+    seconds: float
+    topic: str = ""
+    partition: int = -1
+    start_ms: int = 0
+    end_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Moment:
+    at_ms: int
+    waiting: int
+    """By how much the number of requests that are due and not ended changes."""
+
+
+def longest_stall(facts: Facts, down: list[tuple[int, int]]) -> Stall:
+    """``down``: when brokers were out of reach for every worker; that time does not count."""
+    outcome_at: dict[str, int] = {}
+    for outcome in facts.outcomes:
+        known = outcome_at.get(outcome.request_id, outcome.at_ms)
+        outcome_at[outcome.request_id] = min(known, outcome.at_ms)
+    first_due: dict[tuple[str, int], RequestRecord] = {}
+    for record in facts.records:
+        key = (record.request_id, record.attempt)
+        if key not in first_due or record.due_ms < first_due[key].due_ms:
+            first_due[key] = record
+    starts: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for execution in facts.executions:
+        starts[execution.request_id, execution.attempt].append(execution.started_ms)
+    moments: dict[PartitionKey, list[_Moment]] = defaultdict(list)
+    for (request_id, attempt), record in first_due.items():
+        ends = [outcome_at[request_id]] if request_id in outcome_at else []
+        later = first_due.get((request_id, attempt + 1))
+        ends += [later.written_ms] if later is not None else []
+        end = max(record.due_ms, min(ends, default=facts.end_ms))
+        of_partition = moments[record.topic, record.partition]
+        of_partition += [_Moment(record.due_ms, 1), _Moment(end, -1)]
+        of_partition += [_Moment(start, 0) for start in starts[request_id, attempt]]
+    longest = Stall(seconds=0.0)
+    for (topic, partition), of_partition in moments.items():
+        of_partition.sort(key=lambda moment: moment.at_ms)
+        waiting, since = 0, 0
+        for moment in of_partition:
+            if waiting > 0:
+                still_ms = moment.at_ms - since - sum(_overlap(since, moment.at_ms, *each) for each in down)
+                if still_ms / 1000 > longest.seconds:
+                    longest = Stall(
+                        seconds=still_ms / 1000,
+                        topic=topic,
+                        partition=partition,
+                        start_ms=since,
+                        end_ms=moment.at_ms,
+                    )
+            if moment.waiting <= 0 or waiting == 0:
+                since = moment.at_ms
+            waiting += moment.waiting
+    return longest
+
+
+def longest_stillness(due_ms: list[int], started_ms: list[int]) -> float:
+    """The longest time in seconds in which requests were due and none was started; pairs in any order."""
+    moments = sorted([(at, 1) for at in due_ms] + [(at, -1) for at in started_ms])
+    waiting, since, longest = 0, 0, 0
+    for at, change in moments:
+        if waiting > 0:
+            longest = max(longest, at - since)
+        if change < 0 or waiting == 0:
+            since = at
+        waiting += change
+    return longest / 1000
+
+
+def _overlap(start: int, end: int, other_start: int, other_end: int) -> int:
+    return max(0, min(end, other_end) - max(start, other_start))

@@ -1,0 +1,74 @@
+"""The command `forebay` as its users run it: a process of its own, with an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What came of a command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Its JSON lines."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+class ForebayCommand:
+    """Runs `forebay` against a pool; ``settings`` are FOREBAY_ variables."""
+
+    def __init__(self, *, bootstrap_servers: str, pool: str, **settings: str) -> None:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("FOREBAY_") or name == "FOREBAY_KAFKA_PROPERTIES"
+        }
+        self._environment = {
+            **kept,
+            "FOREBAY_BOOTSTRAP_SERVERS": bootstrap_servers,
+            "FOREBAY_POOL": pool,
+            # A dozen columns wide, messages would be broken in the middle of what is looked for.
+            "COLUMNS": "200",
+            **settings,
+        }
+
+    def run(self, *arguments: str | Path, stdin: bytes = b"") -> Finished:
+        """Runs it to its end."""
+        done = subprocess.run(
+            [_program(), *map(str, arguments)],
+            env=self._environment,
+            input=stdin,
+            capture_output=True,
+            timeout=_SECONDS_MAX,
+            check=False,
+        )
+        finished = Finished(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        assert "Traceback" not in finished.err, finished.err
+        return finished
+
+    def start(self, *arguments: str | Path, stdout: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        """Starts it with pipes; the caller ends it."""
+        return subprocess.Popen(
+            [_program(), *map(str, arguments)],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+
+
+def _program() -> str:
+    return str(Path(sys.executable).with_name("forebay"))

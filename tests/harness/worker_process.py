@@ -1,0 +1,145 @@
+"""Worker processes: the command `forebay-worker run` as a user starts it, ended with the test. Starts and signals
+processes; speaks HTTP to their ops port."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from forebay_sandbox.engine_process import call
+from harness.waiting import PATIENCE_SECONDS, wait_until
+
+# The command itself, in a process that ends with this one however this one ends.
+_PROGRAM = (
+    "from forebay_sandbox.parent import exit_with_parent; exit_with_parent(); "
+    "from forebay_worker.cli import main; main()"
+)
+
+
+def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with only these FOREBAY_ variables."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")} | dict(settings)
+
+
+class WorkerProcess:
+    """A running worker."""
+
+    def __init__(self, *, settings: Mapping[str, str], log_path: Path, folder: Path) -> None:
+        """Starts it in ``folder`` and returns at once; its log goes to ``log_path``."""
+        self.log_path = log_path
+        self._url: str | None = None
+        with log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _PROGRAM, "run"],
+                env=clean_environment({"FOREBAY_OPS_PORT": "0", "FOREBAY_OPS_HOST": "127.0.0.1", **settings}),
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_listening(self) -> None:
+        """Return when its ops port answers."""
+        port = wait_until(f"the worker's ops port; its log is {self.log_path}", self._logged_port)
+        self._url = f"http://127.0.0.1:{port}"
+
+    def wait_ready(self) -> None:
+        """Return when every tier's group has assigned partitions to it."""
+        self.wait_listening()
+        wait_until(f"a ready worker; its log is {self.log_path}", lambda: self.get("/readyz")[0] == 200)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body of a page of the ops port."""
+        assert self._url is not None
+        status, body = call(self._url, "GET", path)
+        return status, body.decode()
+
+    def status(self) -> dict[str, Any]:
+        """/status."""
+        status, body = self.get("/status")
+        assert status == 200
+        document: dict[str, Any] = json.loads(body)
+        return document
+
+    def waiting(self) -> dict[str, int]:
+        """How many requests wait in each lane."""
+        return {tier: values["waiting"] for tier, values in self.status()["tiers"].items()}
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of this name with these labels."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def terminate(self) -> float:
+        """SIGTERM; returns the seconds until its end, which must be a clean one."""
+        started = time.monotonic()
+        self.process.terminate()
+        code = self.process.wait(PATIENCE_SECONDS)
+        assert code == 0, f"exit code {code}:\n{self.log_tail()}"
+        return time.monotonic() - started
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.communicate()
+
+    def events(self) -> list[dict[str, Any]]:
+        """The lines it has logged."""
+        lines = []
+        for line in self.log_path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = {"event": line}
+            lines.append(event if isinstance(event, dict) else {"event": line})
+        return lines
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+
+    def _logged_port(self) -> int | None:
+        code = self.process.poll()
+        assert code is None, f"the worker ended with exit code {code}:\n{self.log_tail()}"
+        return next((event["ops_port"] for event in self.events() if event.get("event") == "working"), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+def run_worker_command(settings: Mapping[str, str], *options: str, seconds: float = PATIENCE_SECONDS) -> Ended:
+    """Runs `forebay-worker run`, which must come to its end by itself."""
+    command = Path(sys.executable).with_name("forebay-worker")
+    started = time.monotonic()
+    done = subprocess.run(
+        [command, "run", *options],
+        env=clean_environment({"FOREBAY_OPS_PORT": "0", "FOREBAY_OPS_HOST": "127.0.0.1", **settings}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return Ended(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, seconds=time.monotonic() - started)

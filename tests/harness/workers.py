@@ -1,0 +1,49 @@
+"""Starts the workers of a test and ends them with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from harness.live_pool import LivePool
+from harness.worker_process import WorkerProcess
+
+TESTS = Path(__file__).parents[1]
+"""Where workers run, so that handlers of the harness are found."""
+
+
+class NewWorker(Protocol):
+    """Starts a worker of a pool and waits until it is ready; settings are FOREBAY_ variables without the prefix."""
+
+    def __call__(self, pool: LivePool, *, wait: bool = True, **settings: object) -> WorkerProcess: ...
+
+
+@contextmanager
+def running_workers(folder: Path) -> Iterator[NewWorker]:
+    """A function that starts workers, named worker-1 and on, with their logs in ``folder``; the end kills them all."""
+    started: list[WorkerProcess] = []
+
+    def start(pool: LivePool, *, wait: bool = True, **settings: object) -> WorkerProcess:
+        name = f"worker-{len(started) + 1}"
+        worker = WorkerProcess(
+            settings={
+                "FOREBAY_BOOTSTRAP_SERVERS": pool.kafka.bootstrap_servers,
+                "FOREBAY_POOL": pool.name,
+                "FOREBAY_WORKER_ID": name,
+                **{f"FOREBAY_{setting.upper()}": str(value) for setting, value in settings.items()},
+            },
+            log_path=folder / f"{name}.log",
+            folder=TESTS,
+        )
+        started.append(worker)
+        if wait:
+            worker.wait_ready()
+        return worker
+
+    try:
+        yield start
+    finally:
+        for worker in started:
+            worker.kill()

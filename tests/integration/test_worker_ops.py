@@ -1,0 +1,94 @@
+"""The ops port: /livez, /readyz, /metrics and /status say what is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from forebay_sandbox.kafka_spec import ClusterSpec
+from forebay_schemas.tiers import TIERS, Tier
+from harness.live_pool import chat, envelope
+from harness.waiting import wait_until
+
+if TYPE_CHECKING:
+    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.pytest_plugin import NewKafka
+    from harness.live_pool import NewPool
+    from harness.served import Served
+    from harness.workers import NewWorker
+
+
+def test_a_worker_without_work_is_alive_and_ready(served: Served) -> None:
+    assert served.worker.get("/livez") == (200, "ok\n")
+    assert served.worker.get("/readyz") == (200, "ok\n")
+    assert served.worker.get("/no-such-page")[0] == 404
+
+
+def test_status_says_what_runs_and_what_waits(served: Served) -> None:
+    served.engine.faults({"kind": "hang", "match": "status-"})
+    served.pool.submit(Tier.MID, *(envelope(f"status-{number}", ttl_ms=1_500) for number in range(6)))
+    wait_until("a full worker", lambda: served.worker.waiting()[Tier.MID] == 2)
+    status = served.worker.status()
+    assert status["worker"] == "worker-1"
+    assert status["pool"] == served.pool.name
+    assert status["state"] == "working"
+    assert status["limited_by"] == "limit"
+    assert status["limit_requests"] == 4
+    assert status["in_flight_requests"] == 4
+    assert status["breaker"]["state"] == "closed"
+    assert list(status["tiers"]) == [str(tier) for tier in TIERS]
+    mid = status["tiers"]["mid"]
+    assert mid["waiting"] == 2
+    assert mid["running"] == 4
+    assert mid["assigned_partitions"] == [0, 1]
+    assert mid["unfinished_records"] >= 6
+    assert mid["trouble"] is None
+    assert {one["request_id"] for one in status["running"]} <= {f"status-{number}" for number in range(6)}
+    assert all(one["tier"] == "mid" for one in status["running"])
+    assert all(0 <= one["running_seconds"] < 5 for one in status["running"])
+    assert all(one["deadline_in_seconds"] < 1.5 for one in status["running"])
+    assert "messages" not in served.worker.get("/status")[1], "payloads are nobody's business"
+    served.pool.results(f"status-{number}" for number in range(6))
+
+
+def test_metrics_can_be_parsed_and_count_what_happened(served: Served) -> None:
+    before = served.worker.metric("forebay_outcomes_total", tier="low", status="completed")
+    served.pool.submit(Tier.LOW, *(envelope(f"counted-{number}", payload=chat(output_tokens=2)) for number in range(5)))
+    served.pool.results(f"counted-{number}" for number in range(5))
+    metric = served.worker.metric
+    assert metric("forebay_outcomes_total", tier="low", status="completed", reason="completed") == before + 5
+    assert metric("forebay_received_total", tier="low") >= 5
+    assert metric("forebay_started_total", tier="low") >= 5
+    assert metric("forebay_queue_seconds_count", tier="low") == metric("forebay_started_total", tier="low")
+    assert metric("forebay_service_seconds_sum", tier="low") > 0
+    assert metric("forebay_assigned_partitions", tier="low") == 2
+    wait_until("everything committed", lambda: metric("forebay_unfinished_records") == 0)
+    families = {family.name: family for family in text_string_to_metric_families(served.worker.get("/metrics")[1])}
+    ours = {name: family for name, family in families.items() if name.startswith("forebay_")}
+    assert len(ours) >= 15
+    assert all(family.documentation for family in ours.values())
+    assert "process_resident_memory_bytes" in families
+
+
+def test_a_worker_is_ready_only_when_its_groups_have_assigned(
+    new_kafka: NewKafka, new_pool: NewPool, new_worker: NewWorker, engine: EngineProcess
+) -> None:
+    slow_to_assign = ClusterSpec(properties={"group.initial.rebalance.delay.ms": "2000"})
+    pool = new_pool(new_kafka(slow_to_assign))
+    worker = new_worker(pool, wait=False, backend_url=engine.url)
+    worker.wait_listening()
+    status, problems = worker.get("/readyz")
+    assert status == 503
+    assert "the group has not assigned partitions yet" in problems
+    assert worker.get("/livez")[0] == 200
+    wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
+
+
+def test_a_worker_for_whom_no_partition_is_left_is_ready_too(
+    new_pool: NewPool, new_worker: NewWorker, engine: EngineProcess
+) -> None:
+    pool = new_pool(partitions=1)
+    workers = [new_worker(pool, backend_url=engine.url) for _ in range(2)]
+    assigned = [worker.status()["tiers"]["high"]["assigned_partitions"] for worker in workers]
+    assert sorted(assigned) == [[], [0]]
