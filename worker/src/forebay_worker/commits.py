@@ -11,7 +11,7 @@ from forebay_schemas.clock import Clock
 from forebay_worker.assignment import Assignment
 
 if TYPE_CHECKING:
-    from forebay_worker.intake import KafkaConsumer
+    from forebay_worker.ownership import KafkaConsumer
 
 COMMIT_SECONDS = 0.2
 ANSWER_SECONDS_MAX = 10.0

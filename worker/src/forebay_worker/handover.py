@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forebay_schemas.coordination import RENEW_SECONDS, Notice, NoticeKind
-from forebay_worker.intake import HandedOver
+from forebay_worker.ownership import HandedOver
 
 
 @dataclass(slots=True)

@@ -34,10 +34,11 @@ from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
 from forebay_worker.handover import HandOvers
-from forebay_worker.intake import HandedOver, Intake, KafkaConsumer, OnCommit, Source
+from forebay_worker.intake import Intake
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
+from forebay_worker.ownership import HandedOver, KafkaConsumer, OnCommit, Source
 from forebay_worker.pacing import FixedLimit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.work import Work

@@ -1,0 +1,359 @@
+"""Ownership: the partitions of one consumer as they come and go, with what must be known, heard, committed and handed
+over at those moments. The consumer's thread uses it; its callbacks run inside the client's poll and never raise."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.coordination import Notice, NoticeKind
+from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
+from forebay_schemas.tiers import Tier
+from forebay_worker.assignment import Assignment
+from forebay_worker.commits import Commits, PartitionKey
+from forebay_worker.credit import Credit
+from forebay_worker.notices import RecentNotices
+from forebay_worker.work import Record
+
+METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
+COMMITTED_TIMEOUT_SECONDS = 2.0
+ASK_AGAIN_SECONDS = 0.5
+LISTEN_SECONDS_MAX = 10.0
+
+log = structlog.get_logger("forebay.ownership")
+
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+
+
+class KafkaConsumer(Protocol):
+    """What is used of confluent-kafka's Consumer; the simulated broker gives the same."""
+
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None: ...
+    def poll(self, timeout: float) -> Record | None: ...
+    def consume(self, num_messages: int, timeout: float) -> list[Record]: ...
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
+    def pause(self, partitions: list[TopicPartition]) -> None: ...
+    def resume(self, partitions: list[TopicPartition]) -> None: ...
+    def seek(self, partition: TopicPartition) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an intake must know of a topic. ``retry_delay_seconds`` is 0 for a topic of requests."""
+
+    topic: str
+    tier: Tier
+    retry_delay_seconds: int
+    credit: Credit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A partition that was let go of while requests of it run on here."""
+
+    assignment: Assignment
+    running: tuple[int, ...]
+
+
+class Peers(Protocol):
+    """The other workers, as an intake sees them."""
+
+    @property
+    def worker_id(self) -> str:
+        """This worker's own id."""
+        ...
+
+    @property
+    def heard_until(self) -> float:
+        """All that was said before this moment (monotonic seconds) has been heard."""
+        ...
+
+    def listen_until(self, now: float) -> None:
+        """Asks for `heard_until` to reach ``now``."""
+        ...
+
+    def tell(self, notices: list[Notice]) -> bool:
+        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        ...
+
+
+class Ownership:
+    """The partitions that one consumer owns.
+
+    ``hand_over`` is given a partition that was let go of while requests of it run on, ``forget`` every partition that
+    was let go of.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        make_consumer: Callable[[OnCommit], KafkaConsumer],
+        sources: list[Source],
+        clock: Clock,
+        peers: Peers,
+        hand_over: Callable[[HandedOver], None],
+        forget: Callable[[Assignment], None],
+    ) -> None:
+        self._name = name
+        self._sources = {source.topic: source for source in sources}
+        self._clock = clock
+        self._peers = peers
+        self._hand_over = hand_over
+        self._forget = forget
+        self._epoch = 0
+        self._notices = RecentNotices()
+        self._paused: set[PartitionKey] = set()
+        self._unknown: set[PartitionKey] = set()
+        self._ask_at = 0.0
+        self.assignments: dict[PartitionKey, Assignment] = {}
+        self.heard: deque[Notice] = deque()
+        self.assigned_once = False
+        self.rebalances = 0
+        self.commits = Commits(name=name, assignments=self.assignments)
+        self.consumer = make_consumer(self.commits.on_commit)
+        self.consumer.subscribe(
+            list(self._sources), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    @property
+    def unknown_count(self) -> int:
+        """How many partitions are assigned whose committed offsets the broker has not told yet."""
+        return len(self._unknown)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a partition waits for what its former owner may have said."""
+        return any(not assignment.opened for assignment in self.assignments.values())
+
+    @property
+    def is_all_paused(self) -> bool:
+        """Whether nothing can come from any partition."""
+        return len(self._paused) == len(self.assignments)
+
+    def step(self, now: float) -> None:
+        """Takes in what finished and what was heard, commits when it is time, opens what may be read."""
+        for assignment in self.assignments.values():
+            assignment.drain_done()
+        self._heed_notices(now)
+        self.commits.commit_when_due(self.consumer, now)
+        self._learn_committed(now)
+        self._open_assignments(now)
+
+    def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
+        """Pauses the partitions that nothing may be taken from, and resumes the others.
+
+        ``is_blocked`` is asked with whether the partition is paused now.
+        """
+        wanted = {
+            key
+            for key, assignment in self.assignments.items()
+            if not assignment.opened
+            or assignment.refused is not None
+            or self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL
+            or is_blocked(assignment, key in self._paused)
+        }
+        pause, resume = wanted - self._paused, self._paused - wanted
+        if pause:
+            self.consumer.pause([TopicPartition(*key) for key in pause])
+        if resume:
+            self.consumer.resume([TopicPartition(*key) for key in resume])
+        self._paused = wanted
+
+    def close(self) -> None:
+        """Commits what is finished, hands over what runs, and leaves the group."""
+        self._let_go(list(self.assignments), lost=False)
+        self.consumer.close()
+
+    def seek_back(self, assignments: list[Assignment]) -> None:
+        """Goes back to what was really received."""
+        for assignment in assignments:
+            offset = assignment.offsets.next_offset
+            if offset is None:
+                continue
+            try:
+                self.consumer.seek(TopicPartition(assignment.topic, assignment.partition, offset))
+            except KafkaException as error:
+                log.warning("seek failed", topic=assignment.topic, partition=assignment.partition, error=str(error))
+
+    def _heed_notices(self, now: float) -> None:
+        while self.heard:
+            notice = self.heard.popleft()
+            self._notices.hear(notice, now)
+            assignment = self.assignments.get((notice.topic, notice.partition))
+            if assignment is not None:
+                assignment.heed(notice, now)
+
+    def _open_assignments(self, now: float) -> None:
+        if all(assignment.opened for assignment in self.assignments.values()):
+            return
+        heard_until = self._peers.heard_until
+        self._heed_notices(now)  # after the look at the time: what came until then is here now
+        for assignment in self.assignments.values():
+            if assignment.opened:
+                continue
+            overdue = now - assignment.assigned_at > LISTEN_SECONDS_MAX
+            if heard_until >= assignment.assigned_at or overdue:
+                assignment.opened = True
+                if overdue:
+                    log.warning(
+                        "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
+                    )
+
+    def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self._assign(partitions)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("assignment failed", intake=self._name, error=str(error), exc_info=error)
+
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        self.assigned_once = True
+        self._epoch += 1
+        if not partitions:
+            return
+        starts = [TopicPartition(partition.topic, partition.partition, OFFSET_STORED) for partition in partitions]
+        committed = self._committed_of(partitions)
+        if committed is None:
+            # Without knowing what is finished nothing may run: `step` asks again until it is told.
+            self.consumer.incremental_assign(starts)
+            self.consumer.pause(starts)
+            self._unknown.update((start.topic, start.partition) for start in starts)
+        else:
+            starts = [self._own(partition) for partition in committed]
+            self.consumer.incremental_assign(starts)
+            self.consumer.pause(starts)
+            self._paused.update((start.topic, start.partition) for start in starts)
+        log.info("partitions assigned", intake=self._name, partitions=_named(starts))
+
+    def _own(self, committed: TopicPartition) -> TopicPartition:
+        """Begins to track a partition; returns where to read it from."""
+        now = self._clock.monotonic()
+        key = (committed.topic, committed.partition)
+        source = self._sources[committed.topic]
+        offset = committed.offset if committed.offset >= 0 else None
+        metadata = NOTHING
+        if offset is not None:
+            decoded = decode_metadata(offset, committed.metadata)
+            if decoded is None:
+                log.warning("foreign commit metadata ignored", topic=committed.topic, partition=committed.partition)
+            else:
+                metadata = decoded
+        assignment = Assignment(
+            topic=committed.topic,
+            partition=committed.partition,
+            tier=source.tier,
+            retry_delay_seconds=source.retry_delay_seconds,
+            credit=source.credit,
+            epoch=self._epoch,
+            now=now,
+            committed=offset,
+            metadata=metadata,
+        )
+        self._notices.tell(assignment, now)
+        self._peers.listen_until(now)
+        self.assignments[key] = assignment
+        # Without a commit the partition is read from its first record.
+        return TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset)
+
+    def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
+        """What the group has committed; None when the broker does not say."""
+        try:
+            committed = self.consumer.committed(partitions, timeout=COMMITTED_TIMEOUT_SECONDS)
+            for partition in committed:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
+        except KafkaException as error:
+            log.warning("committed offsets unknown; asking again", intake=self._name, error=str(error))
+            return None
+        return committed
+
+    def _learn_committed(self, now: float) -> None:
+        """Asks again for the committed offsets of partitions that were assigned without them."""
+        if not self._unknown or now < self._ask_at:
+            return
+        self._ask_at = now + ASK_AGAIN_SECONDS
+        committed = self._committed_of([TopicPartition(*key) for key in sorted(self._unknown)])
+        for partition in committed or ():
+            key = (partition.topic, partition.partition)
+            self.consumer.seek(self._own(partition))
+            self._unknown.remove(key)
+            self._paused.add(key)
+
+    def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self.rebalances += 1
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=False)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("revocation failed", intake=self._name, error=str(error), exc_info=error)
+
+    def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self.rebalances += 1
+            log.warning("partitions lost", intake=self._name, partitions=_named(partitions))
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=True)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("giving up lost partitions failed", intake=self._name, error=str(error), exc_info=error)
+
+    def _let_go(self, keys: list[PartitionKey], *, lost: bool) -> None:
+        """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards.
+
+        Revoked ones are committed a last time, with what is finished and what runs; of lost ones another member may
+        have committed more already.
+        """
+        last: dict[PartitionKey, tuple[int, str]] = {}
+        handed_over = []
+        for key in keys:
+            self._unknown.discard(key)
+            assignment = self.assignments.get(key)
+            if assignment is None:
+                continue
+            assignment.lost = lost
+            assignment.drain_done()
+            running, commit = assignment.close()
+            if commit is not None:
+                last[key] = commit
+            handed_over.append(HandedOver(assignment=assignment, running=running))
+        if last and not lost:
+            self._commit_last(last)
+        for over in handed_over:
+            key = (over.assignment.topic, over.assignment.partition)
+            del self.assignments[key]
+            self._paused.discard(key)
+            self.commits.forget(key)
+            self._forget(over.assignment)
+            if over.running and not lost:
+                self._hand_over(over)
+        if handed_over:
+            log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
+
+    def _commit_last(self, last: dict[PartitionKey, tuple[int, str]]) -> None:
+        refused = self.commits.commit_last(self.consumer, self._clock, last)
+        if not refused:
+            return
+        notices = [
+            Notice(
+                kind=NoticeKind.LAST_COMMIT,
+                worker=self._peers.worker_id,
+                topic=topic,
+                partition=partition,
+                committed=commit[0],
+                metadata=commit[1],
+            )
+            for (topic, partition), commit in refused.items()
+        ]
+        if not self._peers.tell(notices):
+            log.error("last commit refused and not told; requests may run again", partitions=sorted(refused))
+
+
+def _named(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{partition.topic}/{partition.partition}" for partition in partitions]
