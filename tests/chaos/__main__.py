@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300.0, help="how long things are broken [300]")
     parser.add_argument("--folder", type=Path, help="where the logs go; a new temporary folder by default")
     options = parser.parse_args()
+    # What the brokers' coming and going looks like to our own clients is no news.
+    logging.getLogger("tests.kafka").addHandler(logging.NullHandler())
+    logging.getLogger("tests.kafka").propagate = False
+    logging.getLogger("forebay.librdkafka").addHandler(logging.NullHandler())
+    logging.getLogger("forebay.librdkafka").propagate = False
     report = run_plan(make_plan(seed=options.seed, seconds=options.seconds), folder=options.folder)
     document = as_document(report)
     for promise in document["broken_promises"]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
 from confluent_kafka.cimpl import NewTopic
 
+from chaos.facts import RunError
 from chaos.plan import BROKERS, SLOTS
 from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
@@ -16,6 +19,7 @@ from forebay_sandbox.proxy import Link, TcpProxy
 from forebay_schemas.topics import Pool
 
 _ANSWER_SECONDS_MAX = 60.0
+_IN_SYNC_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,22 @@ class Cluster:
         for (of_slot, of_broker), proxy in self.proxies.items():
             if slot in (None, of_slot) and broker in (None, of_broker):
                 proxy.set(link)
+
+    def wait_in_sync(self) -> None:
+        """Returns when every partition has all its replicas in sync again, as before a broker left."""
+        admin = self.kafka.admin()
+        deadline = time.monotonic() + _IN_SYNC_SECONDS_MAX
+        while time.monotonic() < deadline:
+            with suppress(KafkaException):
+                topics = admin.list_topics(timeout=5).topics.values()
+                if all(
+                    len(partition.isrs) == len(partition.replicas)
+                    for topic in topics
+                    for partition in topic.partitions.values()
+                ):
+                    return
+            time.sleep(0.2)
+        raise RunError(f"the replicas are not in sync within {_IN_SYNC_SECONDS_MAX:.0f} s")
 
     def create_topics(self, pool: Pool, *, partitions: int) -> None:
         """All topics of a pool, on every broker."""

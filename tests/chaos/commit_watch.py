@@ -28,6 +28,7 @@ class CommitWatch:
         self.seen: dict[PartitionKey, list[SeenCommit]] = {}
         self.steps_back: list[str] = []
         self.damaged: list[str] = []
+        self._kafka = kafka
         self._admin = kafka.admin()
         topics = {pool.group(tier): [pool.requests(tier)] for tier in TIERS} | {pool.retry_group: pool.retries}
         known = self._admin.list_topics(timeout=30).topics
@@ -54,16 +55,25 @@ class CommitWatch:
         for consumer, _ in self._groups:
             consumer.close()
 
-    def unfinished(self) -> dict[PartitionKey, int]:
-        """How many records of each partition lie beyond its commit that was seen last; none: all is committed."""
+    def unfinished(self) -> dict[PartitionKey, int] | None:
+        """How many records of each partition lie beyond its commit that was seen last; none: all is committed.
+
+        None: the brokers do not say just now.
+        """
         partitions = [partition for _, of_group in self._groups for partition in of_group]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        ends = self._admin.list_offsets(dict.fromkeys(partitions, latest))
+        ends = self._admin.list_offsets(dict.fromkeys(partitions, latest), request_timeout=_ANSWER_SECONDS_MAX)
         left = {}
         for each, future in ends.items():
             key = (each.topic, each.partition)
             seen = self.seen.get(key)
-            behind = future.result(30).offset - (seen[-1].offset if seen else 0)
+            try:
+                end = future.result(_ANSWER_SECONDS_MAX).offset
+            except (KafkaException, TimeoutError):
+                # Leaders have moved, and this client goes on asking with the epoch it knew (FENCED_LEADER_EPOCH, seen).
+                self._admin = self._kafka.admin()
+                return None
+            behind = end - (seen[-1].offset if seen else 0)
             if behind > 0:
                 left[key] = behind
         return left

@@ -48,7 +48,7 @@ class Conductor:
         while self._later:
             self._turn()
         for future in self._broker_work:
-            self.wait(future.done, seconds=120)
+            self.wait(future.done, seconds=300)
             future.result()
         self._brokers.shutdown()
 
@@ -142,6 +142,8 @@ class Conductor:
         broker.start()
         window.end_ms = now_ms()
         self.say(f"broker {fault.broker} is back")
+        # Until then another one must not go: of three replicas two would be missing.
+        self._cluster.wait_in_sync()
 
     def _break_link(self, fault: Fault) -> None:
         assert fault.seconds is not None

@@ -63,6 +63,8 @@ class End(StrEnum):
     KILLED = "killed"
     TERMINATED = "terminated"
     CRASHED = "crashed"
+    UNBORN = "unborn"
+    """Terminated before it had got so far as to heed signals."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from chaos.cluster import running_cluster
 from chaos.commit_watch import CommitWatch
 from chaos.conductor import Conductor
-from chaos.facts import End, Facts, PartitionKey, Trouble
+from chaos.facts import End, Facts, PartitionKey, RunError, Trouble
 from chaos.ledger import Ledger, make_ledger
 from chaos.load import TOKEN_SECONDS, Load
 from chaos.plan import Plan
@@ -111,11 +111,13 @@ def _drain(conductor: Conductor, commits: CommitWatch, workers: Workers, plan: P
             conductor.start_worker(slot)
     left = commits.unfinished()
     changed_ms, end_ms = now_ms(), now_ms() + int(_DRAIN_SECONDS_MAX * 1000)
-    while left and now_ms() < end_ms and now_ms() - changed_ms < _STILL_SECONDS_MAX * 1000:
+    while left != {} and now_ms() < end_ms and now_ms() - changed_ms < _STILL_SECONDS_MAX * 1000:
         conductor.wait(lambda: False, seconds=1.0)
         before, left = left, commits.unfinished()
         if left != before:
             changed_ms = now_ms()
+    if left is None:
+        raise RunError("the brokers do not say how far their partitions reach")
     return left
 
 

@@ -100,6 +100,8 @@ class Workers:
                     if life.end is End.RUNNING:
                         life.end = End.CRASHED
                         crashed.append(life)
+                    elif code == -signal.SIGTERM and "working" not in self.log_path(life.worker).read_text():
+                        life.end = End.UNBORN
                 continue
             with suppress(psutil.Error):
                 life.rss_mb.append((now_ms(), psutil.Process(process.pid).memory_info().rss / 1e6))
@@ -112,9 +114,10 @@ class Workers:
                 self.terminate(life)
         for life in self.lives:
             try:
-                life.exit_code = self._processes[life.worker].wait(_END_SECONDS_MAX)
+                self._processes[life.worker].wait(_END_SECONDS_MAX)
             except subprocess.TimeoutExpired:
                 raise RunError(f"{life.worker} does not end on SIGTERM; see {self.log_path(life.worker)}") from None
+        self.look()
 
     def kill_all(self) -> None:
         """Leaves none behind."""
