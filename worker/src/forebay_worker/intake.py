@@ -150,7 +150,7 @@ class Intake:
             more = min(room, CONSUME_RECORDS_MAX) - 1
             rest = consumer.consume(more, 0) if first is not None and more > 0 else []
             if first is not None:
-                self._sort([first, *rest], now)
+                self._sort([first, *rest])
         else:
             # Full, but perhaps for a moment only: a pause would throw the prefetched records away.
             self._first.credit.wait(LANE_FULL_WAIT_SECONDS)
@@ -180,8 +180,9 @@ class Intake:
     def _is_blocked(self, assignment: Assignment, is_paused: bool) -> bool:
         return self._full or self._held.is_full(assignment, was_full=is_paused)
 
-    def _sort(self, records: list[Record], now: float) -> None:
+    def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
+        now = self._clock.monotonic()  # the poll has taken its time: the turn's own look would make retries early
         assignments = self._ownership.assignments
         batch: list[Work] = []
         for record in records:
