@@ -4,7 +4,6 @@ Pure, in virtual time."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -117,10 +116,13 @@ class Broker:
         self.topics: dict[str, list[Log]] = {}
         self.groups: dict[str, Group] = {}
         self._gap_rate = gap_rate
-        self._produced_again: defaultdict[str, int] = defaultdict(int)
 
     def create_topic(self, name: str, partitions: int) -> None:
         self.topics[name] = [Log() for _ in range(partitions)]
+
+    def grow_topic(self, name: str) -> None:
+        """One more partition."""
+        self.topics[name].append(Log())
 
     def log(self, key: Key) -> Log:
         return self.topics[key[0]][key[1]]
@@ -161,6 +163,13 @@ class Broker:
                 self.oracle.removed(record)
         if count:
             log.start = max(log.start, log.offsets[count - 1] + 1)
+
+    def watch(self, process: Process) -> None:
+        """A process has just become unreachable: its sessions may end."""
+        for group in self.groups.values():
+            for member in list(group.members.values()):
+                if member.consumer.process is process:
+                    group.watch(member)
 
     def is_reachable(self, process: Process) -> bool:
         """Whether the group coordinator hears from a process now."""

@@ -28,7 +28,6 @@ class Member:
     held: set[Key] = field(default_factory=set)
     target: set[Key] = field(default_factory=set)
     joined: bool = False
-    answered_epoch: int = 0
 
 
 class Group:
@@ -101,7 +100,7 @@ class Group:
     def remove(self, member_id: int) -> None:
         raise NotImplementedError
 
-    def heartbeat(self, member_id: int, held: set[Key]) -> None:
+    def heartbeat(self, member_id: int, held: set[Key] | None) -> None:
         raise NotImplementedError
 
     def topic_grew(self) -> None:
@@ -174,7 +173,7 @@ class ClassicGroup(Group):
         if self._state != "preparing":
             self._prepare()
 
-    def heartbeat(self, member_id: int, held: set[Key]) -> None:
+    def heartbeat(self, member_id: int, held: set[Key] | None) -> None:
         """Heartbeats are not messages here: `_prepare` and `_end_session` say what they would have."""
 
     def _prepare(self) -> None:
@@ -239,22 +238,19 @@ class ConsumerGroup(Group):
     def topic_grew(self) -> None:
         self._retarget()
 
-    def heartbeat(self, member_id: int, held: set[Key]) -> None:
-        """``held`` is what the member owns now: it may have let go of some."""
+    def heartbeat(self, member_id: int, held: set[Key] | None) -> None:
+        """``held`` is what the member owns now; None while it is still about to do what it was told."""
         member = self.members.get(member_id)
         if member is None:
             return
-        consumer = member.consumer
-        member.held &= held | (member.target & member.held)
-        revoking = {key for key in member.held if key not in member.target}
-        if not revoking:
-            member.epoch = self.epoch
-            taken = {key for other in self.members.values() if other is not member for key in other.held}
-            member.held |= {key for key in member.target if key not in taken}
-        now_wanted = member.held & member.target
-        if now_wanted != held or member.answered_epoch != member.epoch:
-            member.answered_epoch = member.epoch
-            consumer.connection.reply(consumer.assigned_target, member.epoch, now_wanted)
+        if held is not None:
+            # What it was told to let go of, and no longer names, is free.
+            member.held = {key for key in member.held if key in member.target or key in held}
+            if member.held <= member.target:
+                taken = {key for other in self.members.values() if other is not member for key in other.held}
+                member.epoch = self.epoch
+                member.held |= {key for key in member.target if key not in taken}
+        member.consumer.connection.reply(member.consumer.assigned_target, member.epoch, member.held & member.target)
 
     def _retarget(self) -> None:
         self.epoch += 1

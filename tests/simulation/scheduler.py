@@ -8,6 +8,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +46,7 @@ class Scheduler:
         self.events = 0
         self.current_thread: Thread | None = None
         self.current_process: Process | None = None
+        self.broken: BaseException | None = None
         self._heap: list[tuple[float, int, Handle]] = []
         self._ready: deque[Handle] = deque()
         self._sequence = count()
@@ -101,6 +103,9 @@ class Scheduler:
                     handle.callback(*handle.args)
                 else:
                     handle.context.run(handle.callback, *handle.args)
+                if self.broken is not None:
+                    # Raised in a worker's code, which may have caught it.
+                    raise self.broken
         finally:
             self.current_process = None
             set_loop(None)
@@ -369,4 +374,17 @@ def threading_in(scheduler: Scheduler) -> SimpleNamespace:
         def __enter__(self) -> None: ...
         def __exit__(self, *_: object) -> None: ...
 
-    return SimpleNamespace(Event=Event, Semaphore=Semaphore, Lock=Lock)
+    class SimulatedThread:
+        def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], name: str, daemon: bool) -> None:
+            assert daemon and name
+            self._run = partial(target, *args)
+            self._thread: Thread | None = None
+
+        def start(self) -> None:
+            assert scheduler.current_process is not None
+            self._thread = Thread(scheduler.current_process, self._run)
+
+        def is_alive(self) -> bool:
+            return self._thread is not None and self._thread.is_alive()
+
+    return SimpleNamespace(Event=Event, Semaphore=Semaphore, Lock=Lock, Thread=SimulatedThread)

@@ -1,0 +1,143 @@
+"""A simulated inference backend: latencies, refusals, outages, and requests that kill the worker that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forebay_schemas.reasons import Reason
+from forebay_worker.backends import BackendFailed, _refusal
+from forebay_worker.work import Answer, Failure, Work
+from simulation.scheduler import Process, Scheduler
+
+if TYPE_CHECKING:
+    from simulation.oracle import Oracle
+
+BACKEND_TIMEOUT_SECONDS = 40.0
+
+
+class Mode(Enum):
+    """What the backend does for everyone."""
+
+    UP = "up"
+    REFUSED = "refused"
+    HANGING = "hanging"
+    UNAVAILABLE = "503"
+    OVERLOADED = "429"
+
+
+class Kind(Enum):
+    """What a request does to whoever runs it."""
+
+    PLAIN = "plain"
+    FLAKY = "flaky"
+    WRONG = "wrong"
+    BROKEN = "broken"
+    HANGS_ONCE = "hangs_once"
+    LARGE = "large"
+    POISON = "poison"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Seconds: mostly short, some long."""
+
+    typical: float
+    long: float
+    long_share: float
+
+    def draw(self, random: Random) -> float:
+        if random.random() < self.long_share:
+            return 0.05 + random.random() * self.long
+        return 0.05 + random.expovariate(1 / self.typical)
+
+
+class Backend:
+    """The engine that all workers share."""
+
+    def __init__(self, *, scheduler: Scheduler, random: Random, latency: Latency, large_bytes: int) -> None:
+        self.mode = Mode.UP
+        self.kinds: dict[str, Kind] = {}
+        self.latency = latency
+        self.kill: object = None
+        self._large_bytes = large_bytes
+        self._scheduler = scheduler
+        self._random = random
+        self._tries: dict[str, int] = {}
+
+    def plan(self, work: Work) -> tuple[float, Answer | Failure | None]:
+        """How long an execution takes and how it ends; None: the worker dies of it."""
+        assert work.request is not None
+        request_id = work.request.request_id
+        random = self._random
+        if self.mode is Mode.REFUSED:
+            failure = Failure(
+                reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True, reached=False
+            )
+            return 0.001, failure
+        if self.mode is Mode.HANGING:
+            return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
+        if self.mode is Mode.UNAVAILABLE:
+            return 0.01, _refusal(503, b"busy", None, may_retry=True)
+        if self.mode is Mode.OVERLOADED:
+            return 0.01, _refusal(429, b"slow down", random.choice((None, "1", "7")), may_retry=True)
+        seconds = self.latency.draw(random)
+        tries = self._tries[request_id] = self._tries.get(request_id, 0) + 1
+        kind = self.kinds.get(request_id, Kind.PLAIN)
+        if kind is Kind.POISON:
+            return 1.0 + seconds, None
+        if kind is Kind.WRONG:
+            return 0.02, _refusal(400, b"bad request", None, may_retry=False)
+        if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):
+            return seconds, _refusal(random.choice((500, 500, 504)), b"oops", None, may_retry=True)
+        if kind is Kind.HANGS_ONCE and tries == 1:
+            return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
+        if kind is Kind.LARGE:
+            return seconds, Answer(body=msgspec.Raw(b'"%s"' % (b"x" * self._large_bytes)))
+        return seconds, Answer(body=msgspec.Raw(b"{}"), prompt_tokens=1, output_tokens=1)
+
+
+class BackendClient:
+    """The `Backend` of one worker."""
+
+    def __init__(self, *, backend: Backend, process: Process, oracle: Oracle, die: object) -> None:
+        self._backend = backend
+        self._process = process
+        self._oracle = oracle
+        self._die = die
+
+    async def run(self, work: Work) -> Answer:
+        process = self._process
+        execution = self._oracle.started(process.name, work)
+        seconds, end = self._backend.plan(work)
+        future = process.loop.create_future()
+        timer = process.scheduler.later(seconds, process, _finish, future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            timer.cancel()
+            self._oracle.cancelled(execution)
+            raise
+        if end is None:
+            assert callable(self._die)
+            self._die()
+            await process.loop.create_future()
+        if isinstance(end, Failure):
+            self._oracle.failed(execution, end)
+            raise BackendFailed(end)
+        assert isinstance(end, Answer)
+        self._oracle.answered(execution)
+        return end
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

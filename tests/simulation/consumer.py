@@ -1,0 +1,478 @@
+"""Simulated consumers: a group's member and a follower of one topic, with the interfaces of confluent-kafka's Consumer.
+
+Blocking calls block the calling thread in virtual time; callbacks are called inside `poll` and `close` alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+
+from simulated.ports import PartitionAnswer
+from simulation.broker import Broker, Connection, Key, Log, LogRecord
+from simulation.groups import ConsumerGroup, Errors, Group
+from simulation.scheduler import Process, Thread
+
+SOCKET_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """Where the client stands in one assigned partition."""
+
+    key: Key
+    log: Log
+    position: int
+    paused: bool = False
+    ready_at: float = 0.0
+
+
+class GroupConsumer:
+    """A member of a group."""
+
+    def __init__(self, *, broker: Broker, process: Process, group: Group, on_commit: Any) -> None:
+        self.process = process
+        self.connection = Connection(broker, process)
+        self._broker = broker
+        self._scheduler = broker.scheduler
+        self._random = broker.random
+        self._group = group
+        self._on_commit = on_commit
+        self._on_assign: Any = None
+        self._on_revoke: Any = None
+        self._on_lost: Any = None
+        self._member_id: int | None = None
+        self._epoch = 0
+        self._owned: set[Key] = set()
+        self._readings: dict[Key, _Reading] = {}
+        self._callbacks: deque[tuple[str, Any]] = deque()
+        self._rejoin_wanted = False
+        self._joining = False
+        self._closed = False
+        self._heartbeat_in_flight = False
+        self._thread: Thread | None = None
+
+    # What the intake calls.
+
+    def subscribe(self, _topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
+        self._join()
+        if isinstance(self._group, ConsumerGroup):
+            self._scheduler.later(self._random.random(), self.process, self._beat)
+
+    def poll(self, timeout: float) -> Any:
+        self._check()
+        end = self._scheduler.now + (timeout * self.process.poll_stretch if timeout >= 0.2 else timeout)
+        while True:
+            self._serve_callbacks()
+            read = self._read(1)
+            if read:
+                return read[0]
+            now = self._scheduler.now
+            if now >= end:
+                return None
+            self._wait(min([end, *(each.ready_at for each in self._readings.values() if each.ready_at > now)]) - now)
+
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
+        self._check()
+        assert timeout == 0, "consume with a timeout waits for all of it"
+        return self._read(num_messages)
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
+        self._check()
+        assert offsets
+        asked = {(each.topic, each.partition): (each.offset, each.metadata or "") for each in offsets}
+        rates, random = self._broker.rates, self._random
+        slow = random.random() * 12 if rates.commit_slow and random.random() < rates.commit_slow else 0.0
+        is_lost = bool(rates.commit_answer_lost) and random.random() < rates.commit_answer_lost
+        answers: list[Errors] = []
+        thread = self._scheduler.current_thread
+
+        def at_broker(member_id: int | None, epoch: int) -> None:
+            errors = self._group.commit(member_id, epoch, asked, self.process.name)
+            if not is_lost:
+                self.connection.reply(at_client, errors)
+
+        def at_client(errors: Errors) -> None:
+            answers.append(errors)
+            if asynchronous:
+                self._enqueue("commit", errors)
+            elif thread is not None:
+                thread.wake()
+
+        self.connection.send(at_broker, self._member_id, self._epoch, slow_seconds=slow)
+        if asynchronous:
+            return None
+        end = self._scheduler.now + (SOCKET_TIMEOUT_SECONDS if not is_lost else 5.0)
+        while not answers and self._scheduler.now < end:
+            self._wait(end - self._scheduler.now)
+        oracle = self._broker.oracle
+        if not answers:
+            oracle.last_commit_failed(self.process.name, list(asked))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        oracle.last_commit_failed(self.process.name, [key for key, code in answers[0].items() if code is not None])
+        failed, answered = _commit_answer(asked, answers[0])
+        if failed is not None:
+            raise KafkaException(failed)
+        return answered
+
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
+        self._check()
+        rates, random = self._broker.rates, self._random
+        if rates.committed_failed and random.random() < rates.committed_failed:
+            if random.random() < 0.5:
+                self._wait_all(timeout)
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            error = KafkaError(KafkaError.NOT_COORDINATOR)
+            return [PartitionAnswer(each.topic, each.partition, OFFSET_STORED, "", error) for each in partitions]
+        now = self._scheduler.now
+        wait = max(self.process.cut_until, self._broker.down_until, now) - now + 0.002 + 0.01 * random.random()
+        if wait > timeout:
+            self._wait_all(timeout)
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._wait_all(wait)
+        answer = []
+        for each in partitions:
+            stored = self._group.committed.get((each.topic, each.partition), (OFFSET_STORED, ""))
+            answer.append(PartitionAnswer(each.topic, each.partition, *stored))
+            self._broker.oracle.told_committed(self.process.name, (each.topic, each.partition), *stored)
+        return answer
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self._check()
+        for each in partitions:
+            key = (each.topic, each.partition)
+            assert key not in self._readings, "assigned twice"
+            log = self._broker.log(key)
+            reading = _Reading(key, log, self._start(key, log, each.offset))
+            self._make_ready(reading)
+            self._readings[key] = reading
+            log.listeners.append(self._data_came)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._reading(each).paused = True
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            reading = self._reading(each)
+            # What had been fetched was thrown away by the pause.
+            reading.paused = False
+            self._make_ready(reading)
+
+    def seek(self, partition: TopicPartition) -> None:
+        reading = self._reading(partition)
+        reading.position = self._start(reading.key, reading.log, partition.offset)
+        self._make_ready(reading)
+
+    def close(self) -> None:
+        self._check()
+        if self._owned:
+            keys, self._owned = sorted(self._owned), set()
+            self._callbacks.clear()
+            self._on_revoke(self, [TopicPartition(*key) for key in keys])
+            self._forget(keys)
+        self._closed = True
+        if self._member_id is not None:
+            self.connection.send(self._leave, self._member_id)
+
+    # What the coordinator says; handled by the client's own threads, whatever the intake does.
+
+    def joined(self, member_id: int, epoch: int) -> None:
+        self._member_id, self._epoch = member_id, epoch
+        if self._closed:
+            self.connection.send(self._leave, member_id)
+
+    def rebalance_begins(self) -> None:
+        """A heartbeat was answered with: the group rebalances."""
+        if not self._closed and not self._joining:
+            self._rejoin_wanted = True
+            self._rejoin_when_idle()
+
+    def assigned_target(self, epoch: int, target: set[Key]) -> None:
+        """What this member is to own from now on."""
+        self._joining = self._heartbeat_in_flight = False
+        if self._closed or self._member_id is None:
+            return
+        self._epoch = epoch
+        if self._callbacks_of_rebalance():
+            return  # still busy with what it was told before; it is told again
+        revoked, added = sorted(self._owned - target), sorted(target - self._owned)
+        if revoked:
+            self._enqueue("revoke", revoked)
+        if added or (not revoked and not isinstance(self._group, ConsumerGroup)):
+            self._enqueue("assign", added)
+        if revoked:
+            self._rejoin_wanted = True
+
+    def fenced(self) -> None:
+        """The coordinator no longer knows this member."""
+        if self._closed:
+            return
+        self._joining = self._heartbeat_in_flight = False
+        self._member_id = None
+        kept = [callback for callback in self._callbacks if callback[0] == "commit"]
+        self._callbacks.clear()
+        self._callbacks.extend(kept)
+        if self._owned:
+            self._enqueue("lose", sorted(self._owned))
+        self._rejoin_wanted = True
+        self._rejoin_when_idle()
+
+    def heartbeat_due(self) -> None:
+        """The process can be heard again: the next heartbeat learns whether the session is over."""
+        self._scheduler.later(self._random.random() * self._group.heartbeat_seconds, self.process, self._ask_session)
+
+    def _ask_session(self) -> None:
+        if not self._closed and self._member_id is not None:
+            self.connection.send(self._session_asked, self._member_id)
+
+    def _session_asked(self, member_id: int) -> None:
+        if not self._group.is_member(member_id):
+            self.connection.reply(self._session_over, member_id)
+
+    def _session_over(self, member_id: int) -> None:
+        if self._member_id == member_id:
+            self.fenced()
+
+    def _leave(self, member_id: int) -> None:
+        if self._group.is_member(member_id):
+            self._group.remove(member_id)
+
+    # Joining and heartbeats.
+
+    def _join(self) -> None:
+        self._joining = True
+        self._rejoin_wanted = False
+        self.connection.send(self._group.join, self, self._member_id, set(self._owned))
+
+    def _rejoin_when_idle(self) -> None:
+        if self._rejoin_wanted and not self._callbacks_of_rebalance() and not self._closed:
+            if isinstance(self._group, ConsumerGroup) and self._member_id is not None:
+                self._rejoin_wanted = False
+                self._heartbeat()
+            else:
+                self._join()
+
+    def _beat(self) -> None:
+        if not self._closed:
+            self._heartbeat()
+            self._scheduler.later(self._group.heartbeat_seconds, self.process, self._beat)
+
+    def _heartbeat(self) -> None:
+        if self._member_id is None or self._heartbeat_in_flight:
+            return
+        self._heartbeat_in_flight = True
+        held = None if self._callbacks_of_rebalance() else set(self._owned)
+        self.connection.send(self._heartbeat_arrives, self._member_id, held)
+
+    def _heartbeat_arrives(self, member_id: int, held: set[Key] | None) -> None:
+        if self._group.is_member(member_id):
+            self._group.heartbeat(member_id, held)
+        else:
+            self.connection.reply(self._session_over, member_id)
+
+    def _callbacks_of_rebalance(self) -> bool:
+        return any(kind != "commit" for kind, _ in self._callbacks)
+
+    # Inside the calls.
+
+    def _check(self) -> None:
+        assert not self._closed, "the consumer is closed"
+        assert self.process.alive, "a dead process calls Kafka"
+
+    def _enqueue(self, kind: str, what: Any) -> None:
+        self._callbacks.append((kind, what))
+        if self._thread is not None:
+            self._thread.wake()
+
+    def _serve_callbacks(self) -> None:
+        while self._callbacks:
+            kind, what = self._callbacks[0]
+            if kind == "commit":
+                self._callbacks.popleft()
+                failed, answered = _commit_answer({key: (0, "") for key in what}, what)
+                self._on_commit(failed, answered)
+                continue
+            partitions = [TopicPartition(*key) for key in what]
+            self._broker.oracle.rebalancing(self.process.name, self._group.name, kind, what)
+            if kind == "assign":
+                self._on_assign(self, partitions)
+                for key in what:
+                    if key not in self._readings:
+                        self.incremental_assign([TopicPartition(*key, OFFSET_STORED)])
+                self._owned.update(what)
+            else:
+                (self._on_lost if kind == "lose" else self._on_revoke)(self, partitions)
+                self._owned.difference_update(what)
+                self._forget(what)
+            if self._callbacks and self._callbacks[0][1] is what:
+                self._callbacks.popleft()
+            if isinstance(self._group, ConsumerGroup) and self._member_id is not None:
+                self._rejoin_wanted = True
+            self._rejoin_when_idle()
+
+    def _forget(self, keys: list[Key]) -> None:
+        for key in keys:
+            reading = self._readings.pop(key, None)
+            if reading is not None:
+                reading.log.listeners.remove(self._data_came)
+
+    def _start(self, key: Key, log: Log, offset: int) -> int:
+        if offset == OFFSET_STORED:
+            offset = self._group.committed.get(key, (OFFSET_BEGINNING, ""))[0]
+        if offset == OFFSET_BEGINNING:
+            return log.start
+        assert offset >= 0, offset
+        return offset
+
+    def _make_ready(self, reading: _Reading) -> None:
+        reading.ready_at = self._scheduler.now + 0.005 + 0.05 * self._random.random() ** 2
+
+    def _reading(self, partition: TopicPartition) -> _Reading:
+        self._check()
+        reading = self._readings.get((partition.topic, partition.partition))
+        if reading is None:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        return reading
+
+    def _data_came(self) -> None:
+        if self._thread is not None:
+            self._thread.wake(0.002)
+
+    def _wait(self, seconds: float) -> None:
+        thread = self._scheduler.current_thread
+        assert thread is not None
+        self._thread = thread
+        thread.wait(seconds)
+        self._thread = None
+
+    def _wait_all(self, seconds: float) -> None:
+        self._scheduler.sleep(seconds)
+
+    def _read(self, count: int) -> list[Any]:
+        now = self._scheduler.now
+        if self.process.cut_until > now or self._broker.down_until > now:
+            return []
+        readings = [
+            each
+            for each in self._readings.values()
+            if not each.paused and each.ready_at <= now and each.position < each.log.end
+        ]
+        if not readings:
+            return []
+        random, rates = self._random, self._broker.rates
+        if len(readings) > 1:
+            random.shuffle(readings)
+        read: list[Any] = []
+        for reading in readings:
+            log = reading.log
+            if reading.position < log.start:
+                reading.position = log.start  # out of range: reset to the earliest
+            index = log.index(reading.position)
+            records = log.records[index : index + count - len(read)]
+            if not records:
+                continue
+            if rates.read_raises and random.random() < rates.read_raises:
+                # Everything read so far is freed unseen, but the client's position moves on.
+                reading.position = records[-1].offset_number + 1
+                if random.random() < 0.5:
+                    raise KafkaException(KafkaError(KafkaError._FAIL))
+                raise SystemError("returned a result with an exception set")
+            if rates.read_error_event and random.random() < rates.read_error_event:
+                reading.position = records[0].offset_number + 1
+                read.append(_error_event(records[0]))
+                continue
+            reading.position = records[-1].offset_number + 1
+            read += records
+            if len(read) >= count:
+                break
+        return read
+
+
+def _error_event(instead_of: LogRecord) -> LogRecord:
+    topic, partition, _ = instead_of.place
+    failure = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    return LogRecord(topic, partition, -1001, None, None, None, 0, failure=failure)
+
+
+def _commit_answer(asked: dict[Key, Any], errors: Errors) -> tuple[KafkaError | None, list[Any]]:
+    """As the client makes it of the broker's answer: an error of the whole only when every partition failed."""
+    answered = [
+        PartitionAnswer(*key, asked[key][0], asked[key][1], None if code is None else KafkaError(code))
+        for key, code in errors.items()
+    ]
+    codes = [code for code in errors.values() if code is not None]
+    whole = KafkaError(codes[-1]) if codes and len(codes) == len(errors) else None
+    return whole, answered
+
+
+class Follower:
+    """Reads one topic by assignment, without a group."""
+
+    def __init__(self, *, broker: Broker, process: Process) -> None:
+        self._broker = broker
+        self._process = process
+        self._scheduler = broker.scheduler
+        self._positions: dict[Key, int] = {}
+        self._thread: Thread | None = None
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            log = self._broker.log((each.topic, each.partition))
+            self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
+            log.listeners.append(self._data_came)
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._ask(timeout)
+        found = []
+        for each in partitions:
+            records = self._broker.log((each.topic, each.partition)).records
+            index = bisect_left(records, each.offset, key=lambda record: record.timestamp_ms)
+            offset = records[index].offset_number if index < len(records) else OFFSET_END
+            found.append(TopicPartition(each.topic, each.partition, offset))
+        return found
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        self._ask(timeout)
+        log = self._broker.log((partition.topic, partition.partition))
+        return log.start, log.end
+
+    def poll(self, timeout: float) -> Any:
+        end = self._scheduler.now + timeout * self._process.poll_stretch * 4
+        while True:
+            if max(self._process.cut_until, self._broker.down_until) <= self._scheduler.now:
+                for key, position in self._positions.items():
+                    log = self._broker.log(key)
+                    index = log.index(position)
+                    if index < len(log.records):
+                        record = log.records[index]
+                        self._positions[key] = record.offset_number + 1
+                        return record
+            if self._scheduler.now >= end:
+                return None
+            self._thread = self._scheduler.current_thread
+            assert self._thread is not None
+            self._thread.wait(end - self._scheduler.now)
+            self._thread = None
+
+    def close(self) -> None:
+        self._positions.clear()
+
+    def _ask(self, timeout: float) -> None:
+        rates, random = self._broker.rates, self._broker.random
+        now = self._scheduler.now
+        wait = max(self._process.cut_until, self._broker.down_until, now) - now + 0.001 + 0.01 * random.random()
+        if wait > timeout or (rates.lookup_failed and random.random() < rates.lookup_failed):
+            self._scheduler.sleep(min(wait, timeout))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._scheduler.sleep(wait)
+
+    def _data_came(self) -> None:
+        if self._thread is not None:
+            self._thread.wake(0.002)

@@ -1,0 +1,380 @@
+"""One history: drawn from a seed, run in virtual time, checked at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_worker.settings import WorkerSettings
+from simulation.backend import Backend, Kind, Latency, Mode
+from simulation.broker import Broker, FaultRates
+from simulation.groups import ClassicGroup, ConsumerGroup
+from simulation.oracle import Oracle, Violation
+from simulation.process import Bounds, Cluster, Patch
+from simulation.scheduler import Scheduler
+
+POOL = Pool("sim")
+CALM_SECONDS_MAX = 600.0
+WORKERS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a seed stands for."""
+
+    seed: int
+    tiers: list[Tier]
+    partitions: int
+    uses_consumer_protocol: bool
+    workers: int
+    limit: int
+    max_retries: int
+    drain_seconds: float
+    fault_seconds: float
+    requests: int
+    gap_rate: float
+    latency: Latency
+    rates: FaultRates
+    bounds: Bounds
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """How a history went. ``violation``: None when every promise was kept."""
+
+    seed: int
+    violation: str | None
+    virtual_seconds: float
+    events: int
+    counts: dict[str, int]
+    causes: dict[str, int]
+    last_events: list[str]
+
+
+def draw_plan(seed: int) -> Plan:
+    """The plan of a seed."""
+    random = Random(seed)  # noqa: S311 - a seed, no secret
+    tiers = [tier for tier in TIERS if random.random() < 0.5] or [random.choice(TIERS)]
+    fault_seconds = random.uniform(10, 40)
+    is_rough = random.random() < 0.6
+
+    def rate(share: float, most: float) -> float:
+        return random.random() * most if is_rough and random.random() < share else 0.0
+
+    rates = FaultRates(
+        produce_failed=rate(0.3, 0.3),
+        produce_failed_but_written=rate(0.3, 0.2),
+        produce_slow=rate(0.2, 0.2),
+        produce_queue_full=rate(0.2, 0.2),
+        commit_failed=rate(0.4, 0.5),
+        commit_partly_failed=rate(0.3, 0.5),
+        commit_failed_but_written=rate(0.3, 0.3),
+        commit_answer_lost=rate(0.2, 0.1),
+        commit_slow=rate(0.2, 0.1),
+        committed_failed=rate(0.4, 0.6),
+        read_raises=rate(0.4, 0.3),
+        read_error_event=rate(0.3, 0.3),
+        lookup_failed=rate(0.2, 0.3),
+    )
+    is_small = random.random() < 0.5
+    bounds = Bounds(
+        lookahead_records=random.choice((2, 4, 8)) if is_small else 256,
+        retry_room_records=random.choice((1, 2, 8)) if is_small else 256,
+        held_records=random.choice((2, 4)) if is_small else 64,
+        known_requests=random.choice((3, 10)) if is_small else 50_000,
+        undelivered_records=random.choice((1, 3, 10)) if is_small else 20_000,
+        notices=random.choice((20, 50)) if is_small else 10_000,
+        metadata_bytes=random.choice((24, 40, 80)) if random.random() < 0.2 else 4_095,
+        result_bytes=8_192,
+    )
+    kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]
+    weights = [6, 4, 6, 4, 3, 2, 4, 1, 5, 1, 0.5]
+    chosen = random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8)))
+    return Plan(
+        seed=seed,
+        tiers=tiers,
+        partitions=random.choice((1, 2, 3)),
+        uses_consumer_protocol=random.random() < 0.3,
+        workers=random.choice((1, 2, 2, 3)),
+        limit=random.choice((1, 2, 4, 8)),
+        max_retries=random.choice((0, 1, 3, 3)),
+        drain_seconds=random.choice((0.0, 3.0, 30.0)),
+        fault_seconds=fault_seconds,
+        requests=random.randint(10, 60),
+        gap_rate=random.choice((0.0, 0.0, 0.1, 0.4)),
+        latency=Latency(
+            typical=random.choice((0.1, 0.3, 1.0, 2.0)), long=random.choice((3.0, 30.0)), long_share=random.random() * 0.1
+        ),
+        rates=rates,
+        bounds=bounds,
+        faults=sorted((random.uniform(1, fault_seconds), kind) for kind in chosen),
+    )
+
+
+class History:
+    """Runs a plan."""
+
+    def __init__(self, plan: Plan, *, trace: bool = False) -> None:
+        self.plan = plan
+        self._random = Random(plan.seed + 1_000_003)  # noqa: S311 - a seed, no secret
+        self.scheduler = Scheduler()
+        self.oracle = Oracle(
+            scheduler=self.scheduler,
+            pool=POOL,
+            tiers=plan.tiers,
+            attempts_max=plan.max_retries + 1,
+            limit=plan.limit,
+            events_max=None if trace else 80,
+        )
+        self.broker = Broker(
+            scheduler=self.scheduler,
+            random=self._random,
+            oracle=self.oracle,
+            gap_rate=plan.gap_rate,
+            rates=plan.rates,
+        )
+        self.backend = Backend(
+            scheduler=self.scheduler, random=self._random, latency=plan.latency, large_bytes=plan.bounds.result_bytes
+        )
+        self._make_topics()
+        self.cluster = Cluster(
+            scheduler=self.scheduler,
+            broker=self.broker,
+            backend=self.backend,
+            oracle=self.oracle,
+            tiers=plan.tiers,
+            bounds=plan.bounds,
+            settings=_settings(plan),
+        )
+        self.cluster.idle_tick_seconds = self._random.choice((0.05, 0.2, 0.4))
+        self.cluster.poll_stretch = self._random.choice((1.0, 3.0, 6.0))
+
+    def _make_topics(self) -> None:
+        plan, broker = self.plan, self.broker
+        make_group = ConsumerGroup if plan.uses_consumer_protocol else ClassicGroup
+        for tier in plan.tiers:
+            broker.create_topic(POOL.requests(tier), plan.partitions)
+            broker.groups[POOL.group(tier)] = make_group(broker, POOL.group(tier), [POOL.requests(tier)])
+        retries = [POOL.retry(tier, delay) for tier in plan.tiers for delay in RETRY_DELAYS_SECONDS]
+        for topic in (*retries, POOL.results, POOL.dead_letter, POOL.coordination):
+            broker.create_topic(topic, 1)
+        broker.groups[POOL.retry_group] = make_group(broker, POOL.retry_group, retries)
+
+    def run(self, patches: list[Patch] | None = None) -> Report:
+        """Lets it happen. Never raises for a broken promise: the report says so."""
+        violation = None
+        with self.cluster.in_place(patches or []):
+            try:
+                self._run()
+            except Violation as error:
+                violation = str(error)
+            except AssertionError as error:
+                violation = f"{type(error).__name__}: {error}"
+            finally:
+                self.cluster.dispose()
+        return Report(
+            seed=self.plan.seed,
+            violation=violation,
+            virtual_seconds=self.scheduler.now,
+            events=self.scheduler.events,
+            counts=dict(self.oracle.counts),
+            causes=dict(self.oracle.causes),
+            last_events=[f"{at:9.3f}  {text}" for at, text in self.oracle.events],
+        )
+
+    def _run(self) -> None:
+        plan, scheduler = self.plan, self.scheduler
+        for _ in range(plan.workers):
+            scheduler.later(self._random.random(), None, self.cluster.start)
+        self._schedule_requests()
+        for at, kind in plan.faults:
+            scheduler.at(at, None, partial(self._fault, kind))
+        scheduler.later(1.0, None, self._check_bounds)
+        scheduler.run_until(plan.fault_seconds)
+        self._calm()
+        end = scheduler.now + CALM_SECONDS_MAX
+        while (unfinished := self.oracle.unfinished()) is not None:
+            if scheduler.now >= end:
+                self.oracle.fail(f"{CALM_SECONDS_MAX:.0f} s after the last fault: {unfinished}")
+            scheduler.run_until(scheduler.now + 2.0)
+        # Notices and commit answers that are still on their way.
+        scheduler.run_until(scheduler.now + 15.0)
+        self.cluster.check_bounds()
+        self.cluster.check_idle()
+        self.oracle.check_end()
+
+    def _check_bounds(self) -> None:
+        self.cluster.check_bounds()
+        self.scheduler.later(1.0, None, self._check_bounds)
+
+    def _calm(self) -> None:
+        self.oracle.note("calm")
+        self.broker.rates = FaultRates()
+        self.backend.mode = Mode.UP
+        self.broker.refused_topics.clear()
+        self.scheduler.later(1.0, None, self._keep_one)
+
+    def _keep_one(self) -> None:
+        """A deployment would start workers again."""
+        if not any(not each.worker._drain.is_set() for each in self.cluster.running):
+            self.cluster.start()
+        self.scheduler.later(1.0, None, self._keep_one)
+
+    # Traffic.
+
+    def _schedule_requests(self) -> None:
+        random, plan = self._random, self.plan
+        bursts = [random.uniform(0, plan.fault_seconds * 0.8) for _ in range(random.randint(1, 5))]
+        share = {kind: random.random() * 0.2 if random.random() < 0.3 else 0.0 for kind in Kind}
+        share[Kind.POISON] = 0.05 if random.random() < 0.15 else 0.0
+        kinds = list(Kind)
+        weights = [1.0 if kind is Kind.PLAIN else share[kind] for kind in kinds]
+        undecodable = 0.1 if random.random() < 0.2 else 0.0
+        again = 0.1 if random.random() < 0.3 else 0.0
+        for number in range(plan.requests):
+            at = random.choice(bursts) + random.random() * random.choice((0.1, 5.0))
+            tier = random.choice(plan.tiers)
+            if random.random() < undecodable:
+                self.scheduler.at(at, None, self._submit_undecodable, number, tier)
+                continue
+            request_id = f"r{number}"
+            self.backend.kinds[request_id] = random.choices(kinds, weights)[0]
+            fields: dict[str, Any] = {"request_id": request_id, "biz_type": "chat_completion", "payload": {}}
+            ttl_ms = random.choice((None, None, random.randint(500, 5_000), 60_000, 600_000, 7_200_000))
+            if ttl_ms is not None:
+                fields["ttl_ms"] = ttl_ms
+            if random.random() < 0.1:
+                fields["max_attempts"] = random.randint(1, 5)
+            if random.random() < 0.2:
+                fields["priority"] = random.randint(0, 10)
+            value = msgspec.json.encode(fields)
+            self.scheduler.at(at, None, self._submit, tier, request_id, value)
+            if random.random() < again:
+                self.scheduler.at(at + random.random() * 20, None, self._submit, tier, request_id, value)
+
+    def _submit(self, tier: Tier, request_id: str, value: bytes) -> None:
+        self.broker.append(POOL.requests(tier), request_id.encode(), value, None)
+
+    def _submit_undecodable(self, number: int, tier: Tier) -> None:
+        value = self._random.choice(
+            (b"\xff\x00", b"{}", b"", b'{"request_id":"undecodable-%d","biz_type":7,"payload":{}}' % number)
+        )
+        key = self._random.choice((None, b"k%d" % number))
+        self.broker.append(POOL.requests(tier), key, value or None, None)
+
+    # Faults.
+
+    def _fault(self, kind: str) -> None:
+        faults: dict[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "term": self._term,
+            "restart": self._rolling_restart,
+            "add": self._add,
+            "cut": self._cut,
+            "brokers": self._brokers_leave,
+            "backend": self._backend_breaks,
+            "refuse": self._refuse_topic,
+            "grow": self._grow,
+            "truncate": self._truncate,
+        }
+        faults[kind]()
+
+    def _any(self) -> Any:
+        return self._random.choice(self.cluster.running) if self.cluster.running else None
+
+    def _kill(self) -> None:
+        running = self._any()
+        if running is not None:
+            self.cluster.kill(running)
+            if self._random.random() < 0.8:
+                self.scheduler.later(self._random.uniform(0.2, 5), None, self._add)
+
+    def _stop(self) -> None:
+        running = self._any()
+        if running is not None:
+            self.cluster.stop(running, self._random.choice((0.5, 5.0, 15.0, 60.0)) * self._random.uniform(0.5, 1.5))
+
+    def _term(self) -> None:
+        running = self._any()
+        if running is not None:
+            self.cluster.terminate(running)
+
+    def _rolling_restart(self) -> None:
+        for number, running in enumerate(list(self.cluster.running)):
+            at = number * self._random.uniform(0.5, 6)
+            self.scheduler.later(at, None, self._replace, running)
+
+    def _replace(self, running: Any) -> None:
+        if not running.has_ended:
+            self.cluster.terminate(running)
+        self._add()
+
+    def _add(self) -> None:
+        if len(self.cluster.running) < WORKERS_MAX:
+            self.cluster.start()
+
+    def _cut(self) -> None:
+        running = self._any()
+        if running is not None:
+            self.cluster.cut_off(running, self._random.choice((1.0, 8.0, 20.0, 60.0)) * self._random.uniform(0.5, 1.5))
+
+    def _brokers_leave(self) -> None:
+        seconds = self._random.choice((1.0, 6.0, 20.0))
+        self.oracle.note(f"brokers leave for {seconds:.0f} s")
+        self.broker.down_until = self.scheduler.now + seconds
+
+    def _backend_breaks(self) -> None:
+        mode = self._random.choice([mode for mode in Mode if mode is not Mode.UP])
+        seconds = self._random.choice((0.5, 5.0, 20.0))
+        self.oracle.note(f"the backend: {mode.value} for {seconds:.1f} s")
+        self.backend.mode = mode
+        self.scheduler.later(seconds, None, self._backend_returns)
+
+    def _backend_returns(self) -> None:
+        self.oracle.note("the backend is back")
+        self.backend.mode = Mode.UP
+
+    def _refuse_topic(self) -> None:
+        tier = self._random.choice(self.plan.tiers)
+        topic = self._random.choice((POOL.results, POOL.dead_letter, POOL.retry(tier, 1), POOL.coordination))
+        self.oracle.note(f"{topic} is refused")
+        self.broker.refused_topics[topic] = self.scheduler.now + self._random.uniform(1, 15)
+
+    def _grow(self) -> None:
+        tier = self._random.choice(self.plan.tiers)
+        self.oracle.note(f"{tier} gets a partition")
+        self.broker.grow_topic(POOL.requests(tier))
+        group = self.broker.groups[POOL.group(tier)]
+        self.scheduler.later(self._random.uniform(0.1, 5), None, group.topic_grew)
+
+    def _truncate(self) -> None:
+        tier = self._random.choice(self.plan.tiers)
+        key = (POOL.requests(tier), self._random.randrange(self.plan.partitions))
+        self.oracle.note(f"retention takes records of {key}")
+        self.broker.truncate(key, self._random.random())
+
+
+def _settings(plan: Plan) -> WorkerSettings:
+    return WorkerSettings(
+        pool=POOL.name,
+        backend_url="http://127.0.0.1:1",
+        limit_max=plan.limit,
+        max_retries=plan.max_retries,
+        drain_seconds=plan.drain_seconds,
+        buffer_bytes_max=1024 * 1024,
+        ops_port=0,
+    )
+
+
+def run_seed(seed: int, *, patches: list[Patch] | None = None, trace: bool = False) -> Report:
+    """Runs the history of a seed."""
+    return History(draw_plan(seed), trace=trace).run(patches)

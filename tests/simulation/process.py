@@ -1,0 +1,304 @@
+"""Worker processes in the simulation: the real `Worker` with all its stages, over simulated clients, threads and time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Producer
+
+from forebay_schemas.offsets_metadata import encode_metadata
+from forebay_schemas.tiers import Tier
+from forebay_worker import (
+    assignment,
+    coordination,
+    credit,
+    dispatch,
+    held,
+    known,
+    notices,
+    outcome,
+    ownership,
+    worker,
+)
+from forebay_worker.settings import WorkerSettings
+from forebay_worker.worker import Worker
+from simulation.backend import Backend, BackendClient
+from simulation.broker import Broker
+from simulation.consumer import Follower, GroupConsumer
+from simulation.oracle import Oracle
+from simulation.producer import SimulatedProducer
+from simulation.scheduler import Clock, Process, Scheduler, threading_in
+
+Patch = tuple[Any, str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The worker's own constants, made small enough for a short history to reach them."""
+
+    lookahead_records: int
+    retry_room_records: int
+    held_records: int
+    known_requests: int
+    undelivered_records: int
+    notices: int
+    metadata_bytes: int
+    result_bytes: int
+
+    def patches(self) -> list[Patch]:
+        return [
+            (dispatch, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
+            (dispatch, "RETRY_ROOM_RECORDS", self.retry_room_records),
+            (held, "HELD_RECORDS_MAX", self.held_records),
+            (known, "KNOWN_REQUESTS_MAX", self.known_requests),
+            (outcome, "UNDELIVERED_RECORDS_MAX", self.undelivered_records),
+            (outcome, "LATER_BYTES_MAX", self.result_bytes),
+            (notices, "KEPT_NOTICES_MAX", self.notices),
+            (ownership, "METADATA_BYTES_NEARLY_FULL", self.metadata_bytes * 3 // 4),
+            (assignment, "encode_metadata", partial(encode_metadata, bytes_max=self.metadata_bytes)),
+        ]
+
+
+class _NoOps:
+    async def start(self, *, host: str, port: int) -> int:
+        del host
+        return port
+
+    async def stop(self) -> None:
+        """Nothing listens."""
+
+
+class SimulatedWorker(Worker):
+    """The worker without its HTTP server."""
+
+    def _make_ops(self) -> Any:
+        return _NoOps()
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A worker process of the history."""
+
+    process: Process
+    worker: SimulatedWorker
+    has_ended: bool = False
+
+
+class Cluster:
+    """Starts, stops and kills worker processes."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        broker: Broker,
+        backend: Backend,
+        oracle: Oracle,
+        tiers: list[Tier],
+        bounds: Bounds,
+        settings: WorkerSettings,
+    ) -> None:
+        self._scheduler = scheduler
+        self._broker = broker
+        self._backend = backend
+        self._oracle = oracle
+        self._tiers = tiers
+        self._bounds = bounds
+        self._settings = settings
+        self._started = 0
+        self.running: list[Running] = []
+        self.ended: list[Running] = []
+        self.idle_tick_seconds = 0.25
+        self.poll_stretch = 3.0
+
+    @contextmanager
+    def in_place(self, patches: list[Patch]) -> Iterator[None]:
+        """While it lasts, the worker's modules reach the simulation where they would reach the machine."""
+        threading = threading_in(self._scheduler)
+        clock = Clock(self._scheduler)
+        every: list[Patch] = [
+            (assignment, "threading", threading),
+            (coordination, "threading", threading),
+            (credit, "threading", threading),
+            (worker, "threading", threading),
+            (worker, "SystemClock", lambda: clock),
+            (worker, "create_client", self._create_client),
+            (worker, "make_admin", lambda *_args, **_more: None),
+            (worker, "require_topics", self._require_topics),
+            (worker, "HttpBackend", self._make_backend),
+            (worker, "TIERS", tuple(self._tiers)),
+            *self._bounds.patches(),
+            *patches,
+        ]
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in every]
+        for owner, name, value in every:
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            for owner, name, value in reversed(before):
+                setattr(owner, name, value)
+
+    def start(self) -> Running:
+        """Another worker process."""
+        self._started += 1
+        name = f"w{self._started}"
+        process = Process(self._scheduler, name)
+        process.idle_tick_seconds, process.poll_stretch = self.idle_tick_seconds, self.poll_stretch
+        self._scheduler.current_process = process
+        running = Running(process, SimulatedWorker(self._settings.model_copy(update={"worker_id": name})))
+        self.running.append(running)
+        self._oracle.note(f"{name} starts")
+        self._scheduler.soon(process, self._run, running)
+        return running
+
+    def _run(self, running: Running) -> None:
+        task = running.process.loop.create_task(running.worker.run())
+        task.add_done_callback(lambda _: self._exited(running, task.exception()))
+
+    def _exited(self, running: Running, error: BaseException | None) -> None:
+        if error is not None:
+            raise error
+        if not running.has_ended:
+            self._oracle.note(f"{running.process.name} has drained")
+            self._oracle.left(running.process.name)
+            self._end(running)
+
+    def kill(self, running: Running) -> None:
+        """kill -9."""
+        if not running.has_ended:
+            self._oracle.note(f"{running.process.name} is killed")
+            self._oracle.died(running.process.name)
+            self._end(running)
+
+    def _end(self, running: Running) -> None:
+        running.has_ended = True
+        running.process.die()
+        self._broker.watch(running.process)
+        self.running.remove(running)
+        self.ended.append(running)
+
+    def terminate(self, running: Running) -> None:
+        """SIGTERM."""
+        self._oracle.note(f"{running.process.name} is told to stop")
+        self._scheduler.soon(running.process, running.worker._drain.set)
+
+    def stop(self, running: Running, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT after a time."""
+        process = running.process
+        if process.stopped:
+            return
+        self._oracle.note(f"{process.name} is stopped for {seconds:.1f} s")
+        process.stop()
+        self._broker.watch(process)
+        self._scheduler.later(seconds, None, self._continue, running)
+
+    def _continue(self, running: Running) -> None:
+        if not running.has_ended:
+            self._oracle.note(f"{running.process.name} goes on")
+            running.process.resume()
+            self._heard_again(running)
+
+    def cut_off(self, running: Running, seconds: float) -> None:
+        """Nothing reaches the brokers, nor comes from them, for a time."""
+        process, now = running.process, self._scheduler.now
+        self._oracle.note(f"{process.name} is cut off for {seconds:.1f} s")
+        process.cut_until = max(process.cut_until, now + seconds)
+        if process.unreachable_since is None:
+            process.unreachable_since = now
+            self._broker.watch(process)
+        self._scheduler.at(process.cut_until, None, self._connected, running)
+
+    def _connected(self, running: Running) -> None:
+        process = running.process
+        if process.cut_until <= self._scheduler.now and process.alive and not process.stopped:
+            process.unreachable_since = None
+            self._heard_again(running)
+
+    def _heard_again(self, running: Running) -> None:
+        for consumer in self._consumers(running):
+            consumer.heartbeat_due()
+
+    def _consumers(self, running: Running) -> list[GroupConsumer]:
+        return [
+            consumer
+            for intake in running.worker._intakes.values()
+            if isinstance(consumer := intake._ownership.consumer, GroupConsumer)
+        ]
+
+    def dispose(self) -> None:
+        """Frees what the processes hold."""
+        for each in self.running + self.ended:
+            each.process.dispose()
+
+    # What the worker's modules find in place of the machine.
+
+    def _create_client(self, make: Any, config: dict[str, Any]) -> Any:
+        process = self._scheduler.current_process
+        assert process is not None
+        if make is Producer:
+            return SimulatedProducer(broker=self._broker, process=process)
+        if "on_commit" not in config:
+            return Follower(broker=self._broker, process=process)
+        group = self._broker.groups[config["group.id"]]
+        return GroupConsumer(broker=self._broker, process=process, group=group, on_commit=config["on_commit"])
+
+    def _require_topics(self, _admin: Any, topics: list[str], **_more: Any) -> dict[str, int]:
+        return {topic: len(self._broker.topics[topic]) for topic in topics if topic in self._broker.topics}
+
+    def _make_backend(self, _settings: WorkerSettings) -> BackendClient:
+        process = self._scheduler.current_process
+        assert process is not None
+        running = next(each for each in self.running if each.process is process)
+        return BackendClient(
+            backend=self._backend, process=process, oracle=self._oracle, die=partial(self.kill, running)
+        )
+
+    def check_bounds(self) -> None:
+        """What every worker may hold at most."""
+        for running in self.running:
+            self._check_worker(running.process.name, running.worker)
+
+    def _check_worker(self, name: str, worker: SimulatedWorker) -> None:
+        if not hasattr(worker, "_hand_overs"):
+            return
+        bounds, fail = self._bounds, self._oracle.fail
+        dispatcher, reporter = worker._dispatcher, worker._reporter
+        if len(dispatcher.running) > dispatcher.policy.limit_requests:
+            fail(f"{name} has {len(dispatcher.running)} requests in flight")
+        for tier, lane in ((tier, dispatcher.lanes[tier]) for tier in self._tiers):
+            most = 2 * max(dispatcher.credits[tier].capacity_records, bounds.lookahead_records)
+            most += bounds.retry_room_records + dispatcher.policy.limit_requests
+            if len(lane) > most:
+                fail(f"the lane {tier} of {name} holds {len(lane)} requests, at most {most} may be there")
+        if len(reporter._known) > bounds.known_requests:
+            fail(f"{name} remembers {len(reporter._known)} outcomes")
+        if reporter.undelivered_records < 0 or reporter.undelivered_bytes < 0:
+            fail(f"{name} counts {reporter.undelivered_records} undelivered records")
+        for intake in worker._intakes.values():
+            for assignment_, records in intake._held._records.items():
+                if records > bounds.held_records + 250 or records < 0:
+                    fail(f"{name} holds {records} records of {assignment_.topic}/{assignment_.partition}")
+
+    def check_idle(self) -> None:
+        """Everything has ended, so nobody holds anything any more."""
+        for running in self.running:
+            name, worker = running.process.name, running.worker
+            if not hasattr(worker, "_hand_overs"):
+                continue
+            fail = self._oracle.fail
+            if worker._dispatcher.running or len(worker._dispatcher.lanes):
+                fail(f"{name} still has requests: {worker._dispatcher.running}, {len(worker._dispatcher.lanes)} waiting")
+            if worker._hand_overs.running_count:
+                fail(f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others")
+            if worker._reporter.undelivered_records:
+                fail(f"{name} has {worker._reporter.undelivered_records} undelivered records")
+            if worker._dispatcher.breaker._suspect is not None:
+                fail(f"{name} keeps a suspect")
+            for intake in worker._intakes.values():
+                if intake.held_records or intake.unfinished_records:
+                    fail(f"{name}/{intake.name} holds {intake.held_records}, unfinished {intake.unfinished_records}")
