@@ -11,18 +11,18 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
-from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope import Codec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import read_history
+from forebay_schemas.headers import NO_HISTORY, read_history
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
 from forebay_schemas.tiers import Tier
 from forebay_worker.dispatch import Credit
 from forebay_worker.lanes import cost_bytes
 from forebay_worker.offsets import PartitionOffsets
-from forebay_worker.work import Assignment, Record, Work
+from forebay_worker.work import Assignment, Record, RecordWithoutHeaders, Work
 
 CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
@@ -30,6 +30,9 @@ COMMIT_SECONDS = 0.2
 COMMIT_LOST_SECONDS = 10.0
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
+PENDING_RECORDS_MAX = 100_000
+"""How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
+
 COMMITTED_TIMEOUT_SECONDS = 5.0
 
 log = structlog.get_logger("forebay.intake")
@@ -80,7 +83,8 @@ class Intake:
         self._handed_total = self._handed_bytes = 0
         self._full_since: float | None = None
         self._paused = False
-        self._full_metadata: set[_PartitionKey] = set()
+        self._held_back: set[_PartitionKey] = set()
+        self._to_seek: set[_PartitionKey] = set()
         self._commit_at = 0.0
         self._commit_sent: dict[_PartitionKey, tuple[int, str]] = {}
         self._commit_sent_at: float | None = None
@@ -122,6 +126,8 @@ class Intake:
         self._consumer.close()
 
     def _take(self, now: float) -> None:
+        if self._to_seek:
+            self._seek()
         credit = self._credit
         room_bytes = credit.allowed_bytes - self._handed_bytes
         allowed = credit.allowed_total - self._handed_total if room_bytes > 0 else 0
@@ -154,9 +160,11 @@ class Intake:
             if error is not None:
                 self._on_record_error(record, error)
                 continue
-            assignment = self._assignments.get((record.topic(), record.partition()))
-            # A record of a partition that was given up in between belongs to its next owner.
-            if assignment is not None and assignment.offsets.receive(record.offset()):
+            key = (record.topic(), record.partition())
+            assignment = self._assignments.get(key)
+            # A record of a partition that was given up in between belongs to its next owner. One that came before the
+            # seek back comes again after it, behind those that were freed.
+            if assignment is not None and key not in self._to_seek and assignment.offsets.receive(record.offset()):
                 batch.append(self._work(record, assignment))
         if batch:
             self._handed_total += len(batch)
@@ -165,7 +173,13 @@ class Intake:
 
     def _work(self, record: Record, assignment: Assignment) -> Work:
         value = record.value()
-        history = read_history(record.headers())
+        problem: EnvelopeError | None = None
+        try:
+            history = read_history(record.headers())
+        except SystemError:
+            # What confluent-kafka says to a header name that is not UTF-8; asked again it hands out a null pointer.
+            record, history = RecordWithoutHeaders(record), NO_HISTORY
+            problem = EnvelopeError("headers", "have a name that is not UTF-8", fix="use text as names")
         first_enqueued_at = history.first_enqueued_at
         if first_enqueued_at is None:
             first_enqueued_at = record.timestamp()[1]
@@ -178,9 +192,13 @@ class Intake:
             first_enqueued_at=first_enqueued_at,
         )
         try:
-            request = self._codec.decode(value or b"")
+            request = self._codec.decode(value)
         except EnvelopeError as error:
             work.problem = error
+            return work
+        if problem is not None:
+            problem.request_id = request.request_id
+            work.problem = problem
             return work
         work.request = request
         work.priority = priority_in(request, tier=self._tier)
@@ -192,26 +210,35 @@ class Intake:
             return
         self.trouble = error.str()
         log.warning("the client reports", tier=self._tier, topic=record.topic(), error=error.str())
-        assignment = self._assignments.get((record.topic(), record.partition()))
-        if assignment is not None:
+        key = (record.topic(), record.partition())
+        if key in self._assignments:
             # An error event can stand where records were: go back to what was really received.
-            self._seek([assignment])
+            self._to_seek.add(key)
 
     def _seek_back(self, error: Exception) -> None:
         self.trouble = str(error)
         log.error("taking records failed; seeking back", tier=self._tier, error=str(error), exc_info=error)
-        self._seek(list(self._assignments.values()))
+        self._to_seek.update(self._assignments)
         self._clock_pause()
 
-    def _seek(self, assignments: list[Assignment]) -> None:
-        for assignment in assignments:
-            offset = assignment.offsets.next_offset
-            if offset is None:
-                continue
+    def _seek(self) -> None:
+        """Goes back to what was really received. Where that fails, nothing is taken until a later step has done it."""
+        for key in sorted(self._to_seek):
             try:
-                self._consumer.seek(TopicPartition(assignment.topic, assignment.partition, offset))
+                offset = self._assignments[key].offsets.next_offset
+                self._consumer.seek(TopicPartition(*key, self._start_of(key) if offset is None else offset))
+                self._to_seek.remove(key)
             except KafkaException as error:
-                log.warning("seek failed", topic=assignment.topic, partition=assignment.partition, error=str(error))
+                log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
+        if self._to_seek:
+            self._clock_pause()
+
+    def _start_of(self, key: _PartitionKey) -> int:
+        """Where reading begins that received nothing yet."""
+        [committed] = self._consumer.committed([TopicPartition(*key)], timeout=COMMITTED_TIMEOUT_SECONDS)
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        return committed.offset if committed.offset >= 0 else OFFSET_BEGINNING
 
     def _clock_pause(self) -> None:
         # An error that repeats at once must not fill the log or the processor.
@@ -235,7 +262,7 @@ class Intake:
         if not due:
             return
         for key, (_, metadata) in due.items():
-            self._watch_metadata(key, len(metadata))
+            self._hold_back_when_full(key, len(metadata))
         self._commit_sent = due
         self._commit_sent_at = now
         try:
@@ -257,17 +284,23 @@ class Intake:
                 due[key] = (position, metadata)
         return due
 
-    def _watch_metadata(self, key: _PartitionKey, size_bytes: int) -> None:
-        """Takes nothing more from a partition whose commits can hardly say what is finished; until they can again."""
-        full = size_bytes >= METADATA_BYTES_NEARLY_FULL
-        if full == (key in self._full_metadata):
+    def _hold_back_when_full(self, key: _PartitionKey, metadata_bytes: int) -> None:
+        """Takes nothing more from a partition whose commits can hardly say what is finished, or with too much beyond
+        its commit; until both are down to half."""
+        was_full = key in self._held_back
+        share = 2 if was_full else 1
+        full = (
+            metadata_bytes >= METADATA_BYTES_NEARLY_FULL // share
+            or self._assignments[key].offsets.pending_count >= PENDING_RECORDS_MAX // share
+        )
+        if full == was_full:
             return
         partition = [TopicPartition(*key)]
         if full:
-            self._full_metadata.add(key)
+            self._held_back.add(key)
             self._consumer.pause(partition)
         else:
-            self._full_metadata.remove(key)
+            self._held_back.remove(key)
             if not self._paused:
                 self._consumer.resume(partition)
 
@@ -288,7 +321,7 @@ class Intake:
             key = (partition.topic, partition.partition)
             if partition.error is not None:
                 self._note_commit_failure(partition.error.str(), key)
-            elif error is None and key in sent and key in self._assignments:
+            elif error is None and sent.get(key) == (partition.offset, partition.metadata or ""):
                 self._committed[key] = sent[key]
                 self.commits += 1
 
@@ -380,7 +413,9 @@ class Intake:
         for key in keys:
             del self._assignments[key]
             self._committed.pop(key, None)
-            self._full_metadata.discard(key)
+            self._commit_sent.pop(key, None)
+            self._held_back.discard(key)
+            self._to_seek.discard(key)
         if keys:
             log.info("partitions given up", tier=self._tier, partitions=[partition for _, partition in keys])
 
@@ -388,7 +423,7 @@ class Intake:
         return [TopicPartition(*key) for key in self._assignments]
 
     def _unblocked(self) -> list[TopicPartition]:
-        return [TopicPartition(*key) for key in self._assignments if key not in self._full_metadata]
+        return [TopicPartition(*key) for key in self._assignments if key not in self._held_back]
 
 
 def _topic_partitions(due: dict[_PartitionKey, tuple[int, str]]) -> list[TopicPartition]:

@@ -29,6 +29,20 @@ class Record(Protocol):
     def error(self) -> Any: ...
 
 
+class RecordWithoutHeaders:
+    """A record whose headers the client cannot read: all else of it is as it came."""
+
+    __slots__ = ("error", "key", "offset", "partition", "timestamp", "topic", "value")
+
+    def __init__(self, record: Record) -> None:
+        self.topic, self.partition, self.offset = record.topic, record.partition, record.offset
+        self.key, self.value = record.key, record.value
+        self.timestamp, self.error = record.timestamp, record.error
+
+    def headers(self) -> None:
+        return None
+
+
 class Assignment:
     """One partition for as long as this worker owns it. A later assignment of the same partition is another object.
 
