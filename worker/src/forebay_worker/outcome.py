@@ -18,7 +18,7 @@ from forebay_schemas.reasons import Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
-from forebay_worker.dead_letters import OutRecord, dead_letter
+from forebay_worker.dead_letters import OutRecord, dead_letter, without_content
 from forebay_worker.metrics import Stats
 from forebay_worker.work import Answer, Failure, Work
 
@@ -29,6 +29,10 @@ DELIVERY_STALL_SECONDS = 3.0
 
 AGAIN_SECONDS = 1.0
 RESULT_OVERHEAD_BYTES = 4 * 1024
+SMALL_RECORD_BYTES = 16 * 1024
+"""A result that has no body is smaller, and so is a dead letter without its content: a topic must take them."""
+
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 log = structlog.get_logger("forebay.outcome")
 
@@ -210,8 +214,18 @@ class Reporter:
             work.assignment.done.append(work.offset)
 
     def _later(self, work: Work, record: OutRecord, error: Exception | KafkaError) -> None:
-        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile."""
+        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile.
+
+        Size alone would stop it for ever, so what is refused for its size is made again without what makes it large.
+        """
         self._stats.produce_failures += 1
+        if _is_too_large(error) and record.size_bytes > SMALL_RECORD_BYTES:
+            self._uncount(record.value)
+            if record.topic == self._results_topic:
+                self._too_large(work, record.size_bytes, None)
+            else:
+                self._produce(work, without_content(record))
+            return
         log.warning("outcome not delivered, trying again", topic=record.topic, offset=work.offset, error=str(error))
         self._again.append((self._clock.monotonic() + AGAIN_SECONDS, work, record))
 
@@ -222,3 +236,8 @@ class Reporter:
     def _uncount(self, value: bytes | None) -> None:
         self.undelivered_records -= 1
         self.undelivered_bytes -= len(value or b"")
+
+
+def _is_too_large(error: Exception | KafkaError) -> bool:
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    return isinstance(cause, KafkaError) and cause.code() in _TOO_LARGE
