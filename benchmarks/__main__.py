@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks.cluster import Cluster
@@ -42,10 +43,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1; give a whole number from 1 on")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
 
 
 def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Callable[[str], None]) -> Findings:
@@ -94,6 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     except ForebayError as error:
         say(f"bench: {error}")
         return error.exit_code
+    except KafkaException as error:
+        say(f"bench: Kafka refused: {error.args[0].str()}")
+        return ExitCode.FAILED
     console.print(findings.as_table())
     broken = findings.broken_promises()
     for sentence in broken:

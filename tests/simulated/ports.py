@@ -5,10 +5,11 @@ Time stands still unless a test moves it, or a poll that finds nothing spends it
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
@@ -180,14 +181,14 @@ class ScriptedConsumer:
         self.closed = False
         self.polls = 0
         self._clock = clock
-        self._on_commit: Callable[[KafkaError | None, list[Any]], None] = lambda _error, _partitions: None
+        self._on_commit: Callable[[KafkaError | None, list[TopicPartition]], None] = lambda _error, _partitions: None
         self._callbacks: dict[str, Callable[[Any, list[TopicPartition]], None]] = {}
         self._during_poll: deque[Callable[[], None]] = deque()
         self._unanswered: deque[Callable[[], None]] = deque()
 
     # What a test does.
 
-    def connect(self, on_commit: Callable[[KafkaError | None, list[Any]], None]) -> ScriptedConsumer:
+    def connect(self, on_commit: Callable[[KafkaError | None, list[TopicPartition]], None]) -> ScriptedConsumer:
         """As the factory that an intake is given."""
         self._on_commit = on_commit
         return self
@@ -240,7 +241,7 @@ class ScriptedConsumer:
             self._clock.advance(timeout)
         return read[0] if read else None
 
-    def consume(self, num_messages: int, timeout: float) -> list[MemoryRecord]:
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
         assert timeout == 0, "consume with a timeout waits for all of it"
         return self._read(num_messages, in_consume=True)
 
@@ -257,7 +258,7 @@ class ScriptedConsumer:
                     self.committed_by_group[each.topic, each.partition] = (each.offset, each.metadata or "")
         if not asynchronous:
             return answer
-        self._unanswered.append(lambda: self._on_commit(failed, answer))
+        self._unanswered.append(lambda: self._on_commit(failed, cast(list[TopicPartition], answer)))
         return None
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
@@ -339,8 +340,8 @@ class ScriptedConsumer:
 
     def _next(self, log: MemoryPartition) -> MemoryRecord | None:
         assert log.position is not None
-        for record in log.records:
-            if record.offset() >= log.position:
-                log.position = record.offset() + 1
-                return record
-        return None
+        at = bisect_left(log.records, log.position, key=MemoryRecord.offset)
+        if at == len(log.records):
+            return None
+        log.position = log.records[at].offset() + 1
+        return log.records[at]

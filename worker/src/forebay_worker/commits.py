@@ -112,7 +112,7 @@ class Commits:
             key = (partition.topic, partition.partition)
             if partition.error is not None:
                 self._failed(partition.error, key)
-            elif error is None and key in sent and self._assignments.get(key) is sent[key][0]:
+            elif error is None and self._answers(partition, sent.get(key)):
                 self._confirmed[key] = sent[key][1]
                 self.confirmed_count += 1
 
@@ -124,6 +124,13 @@ class Commits:
         """The partition was let go of."""
         self._confirmed.pop(key, None)
         self._metadata_bytes.pop(key, None)
+
+    def _answers(self, partition: TopicPartition, sent: tuple[Assignment, _Commit] | None) -> bool:
+        """Whether a partition's answer is that to the commit sent last: one taken as lost may be answered late, or
+        after the partition was let go of and assigned anew."""
+        if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent[0]:
+            return False
+        return sent[1] == (partition.offset, partition.metadata or "")
 
     def _failed(self, error: KafkaError, key: PartitionKey | None) -> None:
         self.failed_count += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 import structlog
@@ -30,6 +31,7 @@ class FollowingConsumer(Protocol):
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
+    def list_topics(self, topic: str, timeout: float) -> Any: ...
     def poll(self, timeout: float) -> Record | None: ...
     def close(self) -> None: ...
 
@@ -84,6 +86,7 @@ class Coordination:
         except KafkaException as error:
             log.warning("coordination not read; trying again", error=str(error))
             self._ends = None
+            self._refresh_leaders()
             self._clock.sleep(POLL_SECONDS)
 
     def listen_until(self, now: float) -> None:
@@ -134,6 +137,11 @@ class Coordination:
             ]
         )
         self._assigned = True
+
+    def _refresh_leaders(self) -> None:
+        """Asking for offsets goes on at a leader that is gone (librdkafka 2.16, seen) until metadata is asked for."""
+        with suppress(KafkaException):
+            self._consumer.list_topics(self._partitions[0].topic, timeout=BROKER_TIMEOUT_SECONDS)
 
     def _end_offsets(self) -> list[int]:
         return [

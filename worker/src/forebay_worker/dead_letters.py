@@ -14,6 +14,23 @@ from forebay_schemas.reasons import Reason
 from forebay_worker.work import Work
 
 ERROR_CHARS_MAX = 1_000
+KEPT_KEY_BYTES_MAX = 1_000
+
+_OURS = frozenset(
+    (
+        h.REASON,
+        h.ATTEMPT,
+        h.FIRST_ENQUEUED_AT,
+        h.WORKER,
+        h.DLT_ORIGINAL_TOPIC,
+        h.DLT_ORIGINAL_PARTITION,
+        h.DLT_ORIGINAL_OFFSET,
+        h.DLT_ORIGINAL_TIMESTAMP,
+        h.DLT_ORIGINAL_CONSUMER_GROUP,
+        h.DLT_EXCEPTION_FQCN,
+        h.DLT_EXCEPTION_MESSAGE,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +41,11 @@ class OutRecord:
     key: bytes | None
     value: bytes | None
     headers: list[Header]
+
+    @property
+    def size_bytes(self) -> int:
+        """Key, value and headers."""
+        return len(self.key or b"") + len(self.value or b"") + headers_size_bytes(self.headers)
 
 
 def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: Reason, error: str) -> OutRecord:
@@ -65,3 +87,13 @@ def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> 
     return OutRecord(
         topic=topic, key=record.key(), value=record.value(), headers=replace_headers(record_headers(record), ours)
     )
+
+
+def without_content(letter: OutRecord) -> OutRecord:
+    """What is left to say of a record that does not fit the dead letters: why it died, and where it still lies."""
+    ours = {name: (value or b"").decode() for name, value in letter.headers if name in _OURS}
+    place = ":".join(ours[name] for name in (h.DLT_ORIGINAL_TOPIC, h.DLT_ORIGINAL_PARTITION, h.DLT_ORIGINAL_OFFSET))
+    note = f"too large for the dead letters, the record itself is only at {place}: "
+    ours[h.DLT_EXCEPTION_MESSAGE] = note + ours[h.DLT_EXCEPTION_MESSAGE]
+    key = letter.key if len(letter.key or b"") <= KEPT_KEY_BYTES_MAX else None
+    return OutRecord(topic=letter.topic, key=key, value=None, headers=replace_headers(None, ours))

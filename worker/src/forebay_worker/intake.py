@@ -183,16 +183,15 @@ class Intake:
     def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
         now = self._clock.monotonic()  # the poll has taken its time: the turn's own look would make retries early
-        assignments = self._ownership.assignments
         batch: list[Work] = []
         for record in records:
             error = record.error()
             if error is not None:
                 self._on_record_error(record, error)
                 continue
-            assignment = assignments.get((record.topic(), record.partition()))
+            assignment = self._ownership.owner_of(record)
             if assignment is None:
-                continue  # given up in between: it belongs to its next owner
+                continue
             # Before the tracker knows of it: should this raise, the record is sought back to.
             work = self._work(record, assignment)
             verdict = assignment.receive(work.offset)
@@ -272,14 +271,12 @@ class Intake:
             return
         self._troubles[record.topic() or _CLIENT] = error.str()
         log.warning("the client reports", intake=self.name, topic=record.topic(), error=error.str())
-        assignment = self._ownership.assignments.get((record.topic(), record.partition()))
-        if assignment is not None:
-            # An error event can stand where records were.
-            self._ownership.seek_back([assignment])
+        # An error event can stand where records were.
+        self._ownership.seek_back(record.topic(), record.partition())
 
     def _seek_back(self, error: Exception) -> None:
         self._troubles[_CLIENT] = str(error)
         log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
-        self._ownership.seek_back(list(self._ownership.assignments.values()))
+        self._ownership.seek_back()
         # An error that repeats at once must not fill the log or the processor.
         self._first.credit.wait(POLL_SECONDS)

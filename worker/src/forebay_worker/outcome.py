@@ -15,10 +15,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice, encode_notice
-from forebay_schemas.reasons import Reason
+from forebay_schemas.headers import REASON
+from forebay_schemas.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
-from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record
+from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record, without_content
 from forebay_worker.known import KnownOutcomes
 from forebay_worker.metrics import Stats
 from forebay_worker.work import Answer, Failure, Work
@@ -31,6 +32,10 @@ DELIVERY_STALL_SECONDS = 3.0
 AGAIN_SECONDS = 1.0
 REFUSED_AGAIN_SECONDS = 5.0
 RESULT_OVERHEAD_BYTES = 4 * 1024
+SMALL_RECORD_BYTES = 16 * 1024
+"""A result that has no body is smaller, and so is a dead letter without its content: a topic must take them."""
+
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 _REFUSED_FOR_GOOD = frozenset(
     {
@@ -269,18 +274,34 @@ class Reporter:
     def _later(self, work: Work, record: OutRecord, error: BufferError | KafkaException | KafkaError) -> None:
         """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile.
 
+        Size alone would stop it for ever, so what is refused for its size is made again without what makes it large.
         One that Kafka refuses for good (no permission, no such topic) stops its partition, and says so, until it works.
         """
         self._stats.produce_failures += 1
         cause = error.args[0] if isinstance(error, KafkaException) else error
+        code = cause.code() if isinstance(cause, KafkaError) else None
+        if code in _TOO_LARGE and record.size_bytes > SMALL_RECORD_BYTES:
+            self._uncount(record.value)
+            self._without_size(work, record)
+            return
         again_seconds = AGAIN_SECONDS
-        if isinstance(cause, KafkaError) and cause.code() in _REFUSED_FOR_GOOD:
-            work.assignment.refused = f"{record.topic}: {cause.str()}"
+        if code in _REFUSED_FOR_GOOD:
+            work.assignment.refused = f"{record.topic}: {cause}"
             again_seconds = REFUSED_AGAIN_SECONDS
-            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=cause.str())
+            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=str(cause))
         else:
             log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=str(cause))
         self._again.append((self._clock.monotonic() + again_seconds, work, record))
+
+    def _without_size(self, work: Work, record: OutRecord) -> None:
+        if record.topic == self._results_topic:
+            self._too_large(work, record.size_bytes, None)
+        elif record.topic == self._pool.dead_letter:
+            self._produce(work, without_content(record))
+        else:
+            reason = dict(record.headers)[REASON] or b""
+            error = f"it failed, and is too large for {record.topic}"
+            self.failed(work, Failure(reason=REASONS_BY_CODE[reason.decode()], error=error), service_seconds=None)
 
     def _count(self, value: bytes | None) -> None:
         self.undelivered_records += 1

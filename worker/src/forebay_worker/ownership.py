@@ -22,6 +22,9 @@ from forebay_worker.notices import RecentNotices
 from forebay_worker.work import Record
 
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
+PENDING_RECORDS_MAX = 100_000
+"""How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
+
 COMMITTED_TIMEOUT_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 0.5
 LISTEN_SECONDS_MAX = 10.0
@@ -114,6 +117,7 @@ class Ownership:
         self._notices = RecentNotices()
         self._paused: set[PartitionKey] = set()
         self._unknown: set[PartitionKey] = set()
+        self._to_seek: set[PartitionKey] = set()
         self._ask_at = 0.0
         self.assignments: dict[PartitionKey, Assignment] = {}
         self.heard: deque[Notice] = deque()
@@ -148,6 +152,7 @@ class Ownership:
         self.commits.commit_when_due(self.consumer, now)
         self._learn_committed(now)
         self._open_assignments(now)
+        self._seek()
 
     def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
         """Pauses the partitions that nothing may be taken from, and resumes the others.
@@ -159,7 +164,7 @@ class Ownership:
             for key, assignment in self.assignments.items()
             if not assignment.opened
             or assignment.refused is not None
-            or self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL
+            or self._is_stretched(key, assignment)
             or is_blocked(assignment, key in self._paused)
         }
         pause, resume = wanted - self._paused, self._paused - wanted
@@ -174,16 +179,36 @@ class Ownership:
         self._let_go(list(self.assignments), lost=False)
         self.consumer.close()
 
-    def seek_back(self, assignments: list[Assignment]) -> None:
-        """Goes back to what was really received."""
-        for assignment in assignments:
-            offset = assignment.offsets.next_offset
-            if offset is None:
-                continue
+    def seek_back(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Goes back to what was really received, of one partition or of all: at the next step, and until it holds."""
+        if topic is None or partition is None:
+            self._to_seek.update(self.assignments)
+        elif (topic, partition) in self.assignments:
+            self._to_seek.add((topic, partition))
+
+    def owner_of(self, record: Record) -> Assignment | None:
+        """The assignment a record belongs to; None when it is not to be taken: the partition was given up in between,
+        or is to be sought back, and then the record comes again behind those that were freed."""
+        key = (record.topic(), record.partition())
+        return None if key in self._to_seek else self.assignments.get(key)
+
+    def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
+        """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half."""
+        share = 2 if key in self._paused else 1
+        return (
+            self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL // share
+            or assignment.offsets.pending_count >= PENDING_RECORDS_MAX // share
+        )
+
+    def _seek(self) -> None:
+        for key in sorted(self._to_seek):
+            offset = self.assignments[key].offsets.next_offset
             try:
-                self.consumer.seek(TopicPartition(assignment.topic, assignment.partition, offset))
+                # Nothing received and no commit known: the first record.
+                self.consumer.seek(TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset))
+                self._to_seek.remove(key)
             except KafkaException as error:
-                log.warning("seek failed", topic=assignment.topic, partition=assignment.partition, error=str(error))
+                log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
 
     def _heed_notices(self, now: float) -> None:
         while self.heard:
@@ -329,6 +354,7 @@ class Ownership:
             key = (over.assignment.topic, over.assignment.partition)
             del self.assignments[key]
             self._paused.discard(key)
+            self._to_seek.discard(key)
             self.commits.forget(key)
             self._forget(over.assignment)
             if over.running and not lost:

@@ -1,0 +1,696 @@
+"""Intake, step by step over a scripted consumer: nothing is passed over, nothing is committed that must not be."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
+
+from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.tiers import Tier
+from forebay_worker import intake as intake_module
+from forebay_worker.dispatch import Credit
+from forebay_worker.intake import COMMIT_LOST_SECONDS, COMMIT_SECONDS, FULL_SECONDS_BEFORE_PAUSE, Intake
+from forebay_worker.lanes import RECORD_OVERHEAD_BYTES
+from forebay_worker.work import Work
+from simulated.ports import NOW_MS, Key, ManualClock, MemoryRecord, ScriptedConsumer
+from simulated.works import POOL, envelope
+
+TIER = Tier.MID
+TOPIC = POOL.requests(TIER)
+P0, P1 = (TOPIC, 0), (TOPIC, 1)
+BROKEN = KafkaError(KafkaError._TRANSPORT)
+MANY_BYTES = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Tracebacks in colour take longer than the tests."""
+    with capture_logs():
+        yield
+
+
+class ManualCredit(Credit):
+    """Waits by moving the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def wait(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+
+class Bay:
+    """An intake of one tier, over logs in memory; ``handed``: what it gave to dispatch."""
+
+    def __init__(self, *, capacity: int = 1_000_000, capacity_bytes: int = MANY_BYTES) -> None:
+        self.clock = ManualClock()
+        self.consumer = ScriptedConsumer(clock=self.clock)
+        self.credit = ManualCredit(self.clock)
+        self.allow(capacity, total_bytes=capacity_bytes)
+        self.handed: list[Work] = []
+        self.intake = self.start()
+
+    def start(self) -> Intake:
+        return Intake(
+            make_consumer=self.consumer.connect,
+            topic=TOPIC,
+            tier=TIER,
+            codec=JsonCodec(),
+            clock=self.clock,
+            credit=self.credit,
+            deliver=self.handed.extend,
+        )
+
+    def allow(self, total: int, *, capacity: int | None = None, total_bytes: int = MANY_BYTES) -> None:
+        self.credit.allow(total, total_bytes, capacity_records=capacity or total, capacity_bytes=MANY_BYTES)
+
+    def fill(self, key: Key, *offsets: int) -> None:
+        for offset in offsets:
+            self.consumer.append(
+                MemoryRecord(
+                    topic_name=key[0],
+                    partition_number=key[1],
+                    offset_number=offset,
+                    value_bytes=envelope(f"{key[1]}-{offset}"),
+                )
+            )
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.intake.step()
+
+    def offsets(self, key: Key = P0) -> list[int]:
+        """What was handed over of a partition, in order."""
+        return [work.offset for work in self.handed if work.assignment.partition == key[1]]
+
+    def finish(self, *offsets: int, key: Key = P0) -> None:
+        """The outcomes of these were delivered."""
+        for offset in offsets:
+            work = next(
+                each for each in reversed(self.handed) if (each.assignment.partition, each.offset) == (key[1], offset)
+            )
+            work.assignment.done.append(offset)
+
+    def is_paused(self, key: Key = P0) -> bool:
+        return self.consumer.log_of(key).paused
+
+    def settle(self) -> None:
+        """Long enough for a commit to be made and answered."""
+        self.clock.advance(COMMIT_SECONDS)
+        self.step(2)
+
+    def committed(self, key: Key = P0) -> int | None:
+        return self.consumer.committed_by_group[key][0] if key in self.consumer.committed_by_group else None
+
+
+def bay_with(*offsets: int, key: Key = P0) -> Bay:
+    """A bay that has taken these records."""
+    bay = Bay()
+    bay.fill(key, *offsets)
+    bay.consumer.assign(key)
+    bay.step(2)
+    assert bay.offsets(key) == list(offsets)
+    return bay
+
+
+# The main path
+
+
+def test_records_become_requests_with_their_deadline_and_urgency() -> None:
+    bay = Bay()
+    bay.consumer.append(
+        MemoryRecord(topic_name=TOPIC, value_bytes=envelope("a", ttl_ms=700, priority=6), timestamp_ms=NOW_MS - 5)
+    )
+    bay.consumer.append(
+        MemoryRecord(
+            topic_name=TOPIC,
+            offset_number=1,
+            value_bytes=envelope("b"),
+            header_list=[("forebay-first-enqueued-at", str(NOW_MS - 90).encode()), ("forebay-attempt", b"3")],
+        )
+    )
+    bay.consumer.append(MemoryRecord(topic_name=TOPIC, offset_number=2, value_bytes=b"\xff"))
+    bay.consumer.append(MemoryRecord(topic_name=TOPIC, offset_number=3, value_bytes=None))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    a, b, garbage, null = bay.handed
+    assert (a.request_id, a.priority, a.deadline_ms) == ("a", 6, NOW_MS + 695)
+    assert (b.first_enqueued_at, b.history.attempt, b.deadline_ms) == (NOW_MS - 90, 3, NOW_MS - 90 + 30_000)
+    assert (garbage.request, garbage.size_bytes) == (None, 1)
+    assert "UTF-8" in str(garbage.problem)
+    assert "null value" in str(null.problem)
+
+
+class HeadersOfNoUse(MemoryRecord):
+    """What confluent-kafka does with a header name that is not UTF-8."""
+
+    asked = 0
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        self.asked += 1
+        assert self.asked == 1, "the second time it hands out a null pointer"
+        raise SystemError("returned a result with an exception set")
+
+
+def test_a_header_name_that_is_not_utf8_stops_no_partition() -> None:
+    bay = Bay()
+    bay.consumer.append(HeadersOfNoUse(topic_name=TOPIC, value_bytes=envelope("bad")))
+    bay.fill(P0, 1)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    bad, good = bay.handed
+    assert "UTF-8" in str(bad.problem)
+    assert bad.request_id == "bad"
+    assert bad.headers() == []
+    assert bad.record.value() == envelope("bad")
+    assert good.request is not None
+
+
+def test_what_is_finished_is_committed_and_what_runs_is_named() -> None:
+    bay = bay_with(0, 1, 2, 3)
+    for work in bay.handed[1:3]:
+        assert work.assignment.claims.claim(work.offset)
+    bay.finish(0, 2)
+    bay.settle()
+    offset, text = bay.consumer.committed_by_group[P0]
+    assert offset == 1
+    assert decode_metadata(offset, text) == CommitMetadata(finished=((2, 1),), running=((1, 0),))
+    bay.finish(1, 3)
+    bay.settle()
+    assert bay.consumer.committed_by_group[P0] == (4, "")
+
+
+def test_nothing_new_is_not_committed_again() -> None:
+    bay = bay_with(0, 1)
+    bay.finish(0)
+    bay.settle()
+    commits = len(bay.consumer.commits)
+    bay.settle()
+    assert len(bay.consumer.commits) == commits
+
+
+def test_what_was_finished_ahead_is_not_handed_out_after_a_restart() -> None:
+    bay = bay_with(0, 1, 2, 3)
+    bay.finish(1, 3)
+    bay.settle()
+    bay.intake.close()
+    assert bay.consumer.closed
+    bay.handed.clear()
+    bay.consumer.log_of(P0).position = None
+    bay.intake = bay.start()
+    bay.fill(P0, 4)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.offsets() == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "text", ["another client's", "f1zzzz", encode_metadata(9, CommitMetadata(finished=((11, 1),)))]
+)
+def test_foreign_commit_metadata_is_ignored(text: str) -> None:
+    bay = Bay()
+    bay.consumer.committed_by_group[P0] = (2, text)
+    bay.fill(P0, 0, 1, 2, 3, 4)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.offsets() == [2, 3, 4]
+
+
+# Full lanes
+
+
+def test_a_full_lane_pauses_only_after_half_a_second_and_polls_on() -> None:
+    bay = Bay(capacity=4)
+    bay.fill(P0, *range(20))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert len(bay.handed) == 4
+    bay.clock.advance(FULL_SECONDS_BEFORE_PAUSE - 0.1)
+    bay.step()
+    assert not bay.is_paused()
+    bay.clock.advance(0.1)
+    bay.step()
+    assert bay.is_paused()
+    polls = bay.consumer.polls
+    bay.step(3)
+    assert bay.consumer.polls == polls + 3
+    assert len(bay.handed) == 4
+
+
+def paused_bay(*, capacity: int) -> Bay:
+    bay = Bay(capacity=capacity)
+    bay.fill(P0, *range(100))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    bay.clock.advance(FULL_SECONDS_BEFORE_PAUSE)
+    bay.step(2)
+    assert bay.is_paused()
+    return bay
+
+
+def test_it_takes_up_again_at_half() -> None:
+    bay = paused_bay(capacity=10)
+    bay.allow(14, capacity=10)
+    bay.step()
+    assert bay.is_paused()
+    bay.allow(15, capacity=10)
+    bay.step()
+    assert not bay.is_paused()
+    assert bay.offsets() == list(range(15))
+
+
+def test_it_takes_up_again_only_when_half_of_the_bytes_are_free_too() -> None:
+    bay = paused_bay(capacity=10)
+    credit = bay.credit
+    used = sum(work.size_bytes + RECORD_OVERHEAD_BYTES for work in bay.handed)
+    credit.allow(20, MANY_BYTES, capacity_records=10, capacity_bytes=2 * (MANY_BYTES - used) + 2)
+    bay.step()
+    assert bay.is_paused()
+    credit.allow(20, MANY_BYTES, capacity_records=10, capacity_bytes=MANY_BYTES)
+    bay.step()
+    assert not bay.is_paused()
+
+
+def test_large_records_are_taken_no_further_than_their_bytes_allow() -> None:
+    bay = Bay(capacity=0, capacity_bytes=0)
+    for offset in range(10):
+        bay.consumer.append(
+            MemoryRecord(topic_name=TOPIC, offset_number=offset, value_bytes=envelope(payload={"x": "y" * 100_000}))
+        )
+    bay.consumer.assign(P0)
+    for _ in range(4):
+        bay.credit.allow(len(bay.handed) + 1, 250_000, capacity_records=256, capacity_bytes=250_000)
+        bay.step()
+    assert len(bay.handed) == 3
+
+
+def test_a_partition_that_comes_while_it_is_full_is_paused_too() -> None:
+    bay = paused_bay(capacity=10)
+    bay.fill(P1, 0)
+    bay.consumer.assign(P1)
+    bay.step(2)
+    assert bay.is_paused(P1)
+    assert bay.offsets(P1) == []
+
+
+def test_a_partition_whose_commit_says_hardly_more_is_held_back_until_it_can() -> None:
+    bay = Bay()
+    bay.fill(P0, *range(16_000))
+    bay.fill(P1, 0, 1)
+    bay.consumer.assign(P0, P1)
+    bay.step(30)
+    # With ever different gaps, so that it does not compress well.
+    rng = random.Random(1)
+    finished = [offset for offset in range(1, 16_000) if rng.random() < 0.4]
+    bay.handed[0].assignment.done.extend(finished)
+    bay.settle()
+    assert bay.is_paused()
+    assert not bay.is_paused(P1)
+    assert bay.consumer.committed_by_group[P0][0] == 0
+    bay.handed[0].assignment.done.extend(set(range(16_000)) - set(finished))
+    bay.settle()
+    assert not bay.is_paused()
+    assert bay.committed() == 16_000
+
+
+def test_a_partition_behind_one_slow_request_is_held_back_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million finished offsets in turn take a few bytes of metadata, but a hundred megabytes of memory."""
+    monkeypatch.setattr(intake_module, "PENDING_RECORDS_MAX", 100)
+    bay = bay_with(*range(100))
+    bay.finish(*range(1, 100))
+    bay.settle()
+    assert bay.is_paused()
+    bay.finish(0)
+    bay.settle()
+    assert not bay.is_paused()
+
+
+def test_after_stop_taking_it_only_commits() -> None:
+    bay = bay_with(0, 1)
+    bay.intake.stop_taking()
+    bay.fill(P0, 2)
+    bay.finish(0, 1)
+    for _ in range(5):
+        bay.settle()
+    assert bay.offsets() == [0, 1]
+    assert bay.committed() == 2
+    assert bay.is_paused(), "it goes on polling, to stay in the group"
+
+
+# The silent-loss trap
+
+
+@pytest.mark.parametrize("in_consume", [False, True], ids=["poll", "consume"])
+@pytest.mark.parametrize("committed", [None, 0, 3])
+def test_an_exception_from_the_client_loses_no_record(committed: int | None, in_consume: bool) -> None:
+    """Records freed unseen are read again: of every partition, whether any of its records was seen before or not."""
+    bay = Bay()
+    if committed is not None:
+        bay.consumer.committed_by_group[P0] = (committed, "")
+    bay.fill(P0, *range(10))
+    bay.fill(P1, *range(5))
+    bay.consumer.assign(P0, P1)
+    bay.consumer.free_unseen(P0, 2, exception=KafkaException(BROKEN), in_consume=in_consume)
+    bay.consumer.free_unseen(P1, 2, exception=RuntimeError("odd"), in_consume=True)
+    bay.step(8)
+    assert bay.offsets() == list(range(committed or 0, 10))
+    assert bay.offsets(P1) == list(range(5))
+    assert bay.intake.trouble is not None
+
+
+def test_an_exception_after_some_were_taken_loses_none_and_repeats_none() -> None:
+    bay = bay_with(0, 1, 2)
+    bay.fill(P0, 3, 4, 5, 6)
+    bay.consumer.free_unseen(P0, 3, exception=KafkaException(BROKEN))
+    bay.step(4)
+    assert bay.offsets() == list(range(7))
+    bay.finish(*range(7))
+    bay.settle()
+    assert bay.committed() == 7
+
+
+def test_records_behind_an_error_event_wait_for_those_it_stands_for() -> None:
+    """The event comes in the middle of a batch: what follows it there must not be taken for what comes next."""
+    bay = bay_with(0, 1)
+    bay.fill(P0, 2, 3, 4, 5, 6)
+    bay.fill(P1, 0, 1)
+    bay.consumer.assign(P1)
+    bay.consumer.error_event(P0, 2, error=BROKEN)
+    bay.step(4)
+    assert bay.offsets() == list(range(7))
+    assert bay.offsets(P1) == [0, 1]
+    bay.finish(0, 1, 4, 5, 6)
+    bay.settle()
+    assert bay.committed() == 2
+
+
+def test_the_end_of_a_partition_is_no_error() -> None:
+    bay = bay_with(0)
+    bay.consumer.error_event(P0, 0, error=KafkaError(KafkaError._PARTITION_EOF))
+    bay.fill(P0, 1)
+    bay.step(2)
+    assert bay.offsets() == [0, 1]
+    assert bay.intake.trouble is None
+
+
+def test_an_error_that_belongs_to_no_partition_is_noted() -> None:
+    bay = bay_with(0)
+    bay.consumer.append(
+        MemoryRecord(topic_name=TOPIC, offset_number=1, failure=KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    )
+    bay.consumer.logs[TOPIC, 0].records[-1].topic_name = None
+    bay.step()
+    assert bay.intake.trouble == KafkaError(KafkaError._ALL_BROKERS_DOWN).str()
+
+
+def test_a_seek_that_fails_is_made_again_and_nothing_is_taken_before() -> None:
+    bay = bay_with(0, 1)
+    bay.fill(P0, 2, 3, 4, 5)
+    bay.consumer.seek_errors[P0] = KafkaError(KafkaError._STATE)
+    bay.consumer.free_unseen(P0, 2, exception=KafkaException(BROKEN))
+    bay.step(3)
+    assert bay.offsets() == [0, 1], "4 and 5 came, but 2 and 3 did not"
+    del bay.consumer.seek_errors[P0]
+    bay.step(3)
+    assert bay.offsets() == [0, 1, 2, 3, 4, 5]
+
+
+def test_nothing_is_sought_in_a_partition_that_went_in_between() -> None:
+    bay = bay_with(0, 1)
+    bay.consumer.seek_errors[P0] = KafkaError(KafkaError._STATE)
+    bay.consumer.free_unseen(P0, 0, exception=KafkaException(BROKEN))
+    bay.step(2)
+    bay.consumer.lose(P0)
+    bay.step(3)
+    assert bay.intake.assigned_partitions == []
+
+
+# Commits
+
+
+def test_a_commit_that_fails_for_one_partition_is_made_again() -> None:
+    bay = bay_with(0, 1)
+    bay.fill(P1, 0, 1)
+    bay.consumer.assign(P1)
+    bay.step(2)
+    bay.finish(0)
+    bay.finish(0, 1, key=P1)
+    bay.consumer.commit_partition_errors[P0] = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    bay.settle()
+    assert (bay.committed(), bay.committed(P1)) == (0, 2)
+    assert bay.intake.commit_failures >= 1
+    bay.consumer.commit_partition_errors.clear()
+    bay.settle()
+    bay.settle()
+    assert bay.committed() == 1
+    assert list(bay.consumer.commits[-1][0]) == [P0], "only what failed is made again"
+
+
+def test_a_commit_that_fails_as_a_whole_is_made_again() -> None:
+    bay = bay_with(0)
+    bay.finish(0)
+    bay.consumer.commit_error = KafkaError(KafkaError.NOT_COORDINATOR)
+    bay.settle()
+    assert bay.committed() is None
+    bay.consumer.commit_error = None
+    bay.settle()
+    bay.settle()
+    assert bay.committed() == 1
+
+
+def test_one_commit_at_a_time_and_one_that_is_never_answered_is_made_again() -> None:
+    bay = bay_with(0, 1)
+    bay.settle()
+    bay.consumer.answers_commits = False
+    bay.finish(0)
+    bay.settle()
+    sent = len(bay.consumer.commits)
+    bay.finish(1)
+    bay.settle()
+    assert len(bay.consumer.commits) == sent
+    bay.clock.advance(COMMIT_LOST_SECONDS)
+    bay.settle()
+    assert bay.consumer.commits[-1][0] == {P0: (2, "")}
+
+
+def test_the_late_answer_to_a_commit_is_not_taken_for_that_of_the_next() -> None:
+    bay = bay_with(0, 1)
+    bay.settle()
+    bay.consumer.answers_commits = False
+    bay.finish(0)
+    bay.settle()
+    bay.clock.advance(COMMIT_LOST_SECONDS)
+    bay.finish(1)
+    # The second one, which fails, is answered after the first.
+    bay.consumer.commit_partition_errors[P0] = KafkaError(KafkaError.NOT_COORDINATOR)
+    bay.settle()
+    bay.consumer.commit_partition_errors.clear()
+    bay.consumer.answers_commits = True
+    bay.settle()
+    bay.settle()
+    assert bay.committed() == 2
+
+
+def test_a_commit_answered_after_the_revocation_brings_nothing_back() -> None:
+    bay = bay_with(0, 1)
+    bay.settle()
+    bay.consumer.answers_commits = False
+    bay.finish(0)
+    bay.settle()
+    bay.consumer.revoke(P0)
+    bay.step()
+    bay.consumer.answers_commits = True
+    bay.step()
+    assert bay.intake.assigned_partitions == []
+    assert bay.intake._committed == {}
+    # Nor is it taken for one of the assignment that follows.
+    commits = bay.intake.commits
+    bay.consumer.assign(P0)
+    bay.step()
+    assert bay.intake.commits == commits
+
+
+# Partitions come and go
+
+
+def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
+    bay = bay_with(0, 1, 2)
+    assert bay.handed[1].assignment.claims.claim(1)
+    bay.finish(0)
+    bay.consumer.revoke(P0)
+    bay.step()
+    offset, text = bay.consumer.committed_by_group[P0]
+    assert (offset, decode_metadata(offset, text)) == (1, CommitMetadata(running=((1, 0),)))
+    assert bay.consumer.commits[-1][1] is False
+    assert not bay.handed[0].assignment.claims.claim(2)
+    commits = len(bay.consumer.commits)
+    bay.finish(1, 2)
+    bay.settle()
+    assert len(bay.consumer.commits) == commits
+
+
+def test_a_lost_partition_is_not_committed() -> None:
+    bay = bay_with(0, 1)
+    bay.settle()
+    commits = len(bay.consumer.commits)
+    bay.finish(0, 1)
+    bay.consumer.lose(P0)
+    bay.clock.advance(-COMMIT_SECONDS)
+    bay.step()
+    bay.settle()
+    assert len(bay.consumer.commits) == commits
+    assert not bay.handed[0].assignment.claims.is_open
+
+
+def test_what_finishes_of_an_old_assignment_says_nothing_of_the_new_one() -> None:
+    bay = bay_with(0, 1)
+    old = bay.handed[0].assignment
+    bay.consumer.lose(P0)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 0, 1]
+    old.done.extend((0, 1))
+    bay.settle()
+    assert bay.committed() == 0
+
+
+def test_committed_offsets_that_cannot_be_asked_for_still_let_the_partition_be_read() -> None:
+    bay = Bay()
+    bay.fill(P0, *range(6))
+    bay.consumer.committed_by_group[P0] = (3, "")
+    bay.consumer.committed_error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    bay.consumer.assign(P0)
+    bay.step()
+    bay.consumer.committed_error = None
+    bay.step(2)
+    assert bay.offsets() == [3, 4, 5]
+    bay.finish(3, 4)
+    bay.settle()
+    assert bay.committed() == 5
+
+
+@pytest.mark.parametrize("later", [None, 3])
+def test_with_unknown_committed_offsets_an_exception_still_loses_nothing(later: int | None) -> None:
+    """Nothing received, nothing known: the client is sent back to what the group has committed."""
+    bay = Bay()
+    bay.fill(P0, *range(6))
+    if later is not None:
+        bay.consumer.committed_by_group[P0] = (later, "")
+    bay.consumer.committed_error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    bay.consumer.assign(P0)
+    bay.consumer.free_unseen(P0, 2, exception=KafkaException(BROKEN))
+    bay.step(3)
+    assert bay.offsets() == []
+    bay.consumer.committed_error = None
+    bay.step(3)
+    assert bay.offsets() == list(range(later or 0, 6))
+
+
+def test_an_error_of_one_partition_among_the_committed_counts_as_unknown() -> None:
+    bay = Bay()
+    bay.fill(P0, *range(3))
+    bay.consumer.committed_partition_error = KafkaError(KafkaError.NOT_COORDINATOR)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 2]
+
+
+def test_callbacks_never_raise_whatever_happens_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    bay = bay_with(0, 1)
+    bay.finish(0)
+    bay.consumer.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.intake.assigned_partitions == []
+    bay.consumer.commit_error = None
+
+    def explode(*_: object, **__: object) -> None:
+        raise RuntimeError("odd")
+
+    for name in ("_assign", "_release"):
+        monkeypatch.setattr(bay.intake, name, explode)
+    bay.consumer.assign(P0)
+    bay.consumer.revoke(P0)
+    bay.consumer.lose(P0)
+    assert bay.consumer.poll(0.1) is None
+
+
+def test_an_empty_assignment_is_one() -> None:
+    """More workers than partitions: this one is ready and has nothing to do."""
+    bay = Bay()
+    bay.consumer.assign()
+    bay.step()
+    assert bay.intake.assigned_once
+    assert bay.intake.assigned_partitions == []
+
+
+def test_records_of_partitions_that_are_not_ours_are_left_alone() -> None:
+    bay = bay_with(0)
+    bay.consumer.log_of(P1).position = 0
+    bay.fill(P1, 0)
+    bay.step(2)
+    assert bay.offsets(P1) == []
+
+
+def test_close_commits_what_finished_last() -> None:
+    bay = bay_with(0, 1)
+    bay.finish(0, 1)
+    bay.intake.close()
+    assert bay.committed() == 2
+    assert bay.consumer.closed
+
+
+def test_a_random_history_loses_nothing() -> None:
+    """Faults of every kind in between; at the end each record was handed over, and each that did not finish again."""
+    for seed in range(30):
+        rng = random.Random(seed)
+        bay = Bay()
+        bay.fill(P0, *(offset for offset in range(200) if rng.random() < 0.8))
+        everything = [record.offset() for record in bay.consumer.log_of(P0).records]
+        bay.consumer.assign(P0)
+        unfinished: deque[Work] = deque()
+        finished: set[int] = set()
+        seen = 0
+        for _ in range(150):
+            match rng.randrange(8):
+                case 0:
+                    bay.consumer.free_unseen(
+                        P0, rng.randrange(9), exception=KafkaException(BROKEN), in_consume=rng.random() < 0.5
+                    )
+                case 1:
+                    bay.consumer.error_event(P0, rng.randrange(5), error=BROKEN)
+                case 2 if rng.random() < 0.3:
+                    give_up = bay.consumer.revoke if rng.random() < 0.5 else bay.consumer.lose
+                    give_up(P0)
+                    bay.consumer.assign(P0)
+                case 3:
+                    bay.settle()
+                case _:
+                    bay.credit.allowed_total = len(bay.handed) + rng.randrange(20)
+            bay.step()
+            unfinished.extend(bay.handed[seen:])
+            seen = len(bay.handed)
+            for _ in range(rng.randrange(6)):
+                if unfinished:
+                    unfinished.rotate(rng.randrange(5))
+                    work = unfinished.popleft()
+                    work.assignment.done.append(work.offset)
+                    finished.add(work.offset)
+            committed = bay.committed() or 0
+            assert finished >= {offset for offset in everything if offset < committed}, seed
+        bay.consumer.log_of(P0).faults.clear()
+        bay.allow(1 << 40)
+        for _ in range(20):
+            bay.settle()
+            for work in bay.handed:
+                work.assignment.done.append(work.offset)
+            bay.settle()
+        assert {work.offset for work in bay.handed} == set(everything), seed
+        assert bay.committed() == everything[-1] + 1, seed
