@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from typing import Any
 
@@ -60,6 +61,11 @@ def as_document(report: Report) -> dict[str, Any]:
         "broken_promises": broken_promises(report),
         "folder": str(report.folder),
     }
+
+
+def repetitions(report: Report) -> list[dict[str, Any]]:
+    """Every execution that was repeated, for whoever looks into the logs."""
+    return [dataclasses.asdict(each) for each in report.ledger.repetitions]
 
 
 def rss_growth_mb(facts: Facts) -> float:
