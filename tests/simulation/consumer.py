@@ -443,6 +443,9 @@ class Follower:
         log = self._broker.log((partition.topic, partition.partition))
         return log.start, log.end
 
+    def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - leaders do not move here
+        self._ask(timeout)
+
     def poll(self, timeout: float) -> Any:
         end = self._scheduler.now + timeout * self._process.poll_stretch * 4
         while True:
