@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice, NoticeKind
@@ -119,6 +119,7 @@ class Ownership:
         self._unknown: set[PartitionKey] = set()
         self._to_seek: set[PartitionKey] = set()
         self._ask_at = 0.0
+        self._seek_at = 0.0
         self.assignments: dict[PartitionKey, Assignment] = {}
         self.heard: deque[Notice] = deque()
         self.assigned_once = False
@@ -152,7 +153,7 @@ class Ownership:
         self.commits.commit_when_due(self.consumer, now)
         self._learn_committed(now)
         self._open_assignments(now)
-        self._seek()
+        self._seek(now)
 
     def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
         """Pauses the partitions that nothing may be taken from, and resumes the others.
@@ -200,7 +201,9 @@ class Ownership:
             or assignment.offsets.pending_count >= PENDING_RECORDS_MAX // share
         )
 
-    def _seek(self) -> None:
+    def _seek(self, now: float) -> None:
+        if now < self._seek_at:
+            return
         for key in sorted(self._to_seek):
             offset = self.assignments[key].offsets.next_offset
             try:
@@ -208,6 +211,8 @@ class Ownership:
                 self.consumer.seek(TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset))
                 self._to_seek.remove(key)
             except KafkaException as error:
+                # While a rebalance goes on the client has not begun to read its new partitions.
+                self._seek_at = now + ASK_AGAIN_SECONDS
                 log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
 
     def _heed_notices(self, now: float) -> None:
@@ -246,10 +251,11 @@ class Ownership:
         self._epoch += 1
         if not partitions:
             return
-        starts = [TopicPartition(partition.topic, partition.partition, OFFSET_STORED) for partition in partitions]
         committed = self._committed_of(partitions)
         if committed is None:
-            # Without knowing what is finished nothing may run: `step` asks again until it is told.
+            # Without knowing what is finished nothing may run: `step` asks again until it is told, and seeks then. With
+            # OFFSET_STORED the client would ask the coordinator too, and refuse to seek until it has its answer.
+            starts = [TopicPartition(each.topic, each.partition, OFFSET_BEGINNING) for each in partitions]
             self.consumer.incremental_assign(starts)
             self.consumer.pause(starts)
             self._unknown.update((start.topic, start.partition) for start in starts)
@@ -310,9 +316,10 @@ class Ownership:
         committed = self._committed_of([TopicPartition(*key) for key in sorted(self._unknown)])
         for partition in committed or ():
             key = (partition.topic, partition.partition)
-            self.consumer.seek(self._own(partition))
+            self._own(partition)
             self._unknown.remove(key)
             self._paused.add(key)
+            self._to_seek.add(key)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
