@@ -194,11 +194,15 @@ class Ownership:
         return None if key in self._to_seek else self.assignments.get(key)
 
     def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
-        """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half."""
+        """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
+
+        Never while nothing received is unfinished: what a former owner left full only becomes less by reading on.
+        """
         share = 2 if key in self._paused else 1
-        return (
+        pending = assignment.offsets.pending_count
+        return pending > 0 and (
             self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL // share
-            or assignment.offsets.pending_count >= PENDING_RECORDS_MAX // share
+            or pending >= PENDING_RECORDS_MAX // share
         )
 
     def _seek(self, now: float) -> None:
