@@ -54,10 +54,11 @@ def test_an_empty_tier_has_no_oldest_request() -> None:
 
 def test_the_first_outcome_of_a_request_counts_and_memory_is_bounded() -> None:
     firsts = FirstOutcomes(ids_max=3)
-    assert [firsts.is_first(one) for one in "abacb"] == [True, True, False, True, False]
-    assert firsts.is_first("d")
-    assert firsts.is_first("a")
-    assert not firsts.is_first("d")
+    assert [firsts.is_first(one, 0) for one in "abacb"] == [True, True, False, True, False]
+    assert firsts.is_first("d", 0)
+    assert firsts.is_first("a", 0)
+    assert not firsts.is_first("d", 0)
+    assert firsts.is_first("d", 1)
 
 
 def test_drift_names_each_setting_that_differs() -> None:

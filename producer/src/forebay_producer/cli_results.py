@@ -29,7 +29,8 @@ def results(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with results as they come.")] = False,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", help="Only of this request (may be repeated); ends with the last one.")
+        list[str] | None,
+        typer.Option("--id", help="Only of this request (may be repeated); with --follow until each has an outcome."),
     ] = None,
     since: Annotated[
         str | None, typer.Option(help="From then on: 10m (ago), an ISO 8601 time or epoch ms. [default: all]")
@@ -38,24 +39,31 @@ def results(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
     no_body: Annotated[bool, typer.Option("--no-body", help="Without the backends' answers.")] = False,
 ) -> None:
-    """Show the outcomes of requests, the first one of each, up to now. Exits 1 when one given by --id has none."""
+    """Show the outcomes of requests, the first one of each and of each of its replays, up to now.
+
+    Exits 1 when one given by --id has none.
+    """
     since_ms = 0 if since is None else point_in_time_ms(since, field="--since", now_ms=SystemClock().wall_ms())
-    missing = set(ids or ())
+    wanted = frozenset(ids or ())
+    missing = set(wanted)
     firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
     rows = ResultRows(session.output, bodies=not no_body)
     shown = 0
     with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms) as reader:
         heard_at = time.monotonic()
-        while follow or not reader.caught_up():
+        # A request that has its outcome may have been replayed since: what is there is read to its end.
+        while not reader.caught_up() or (follow and (missing or not wanted)):
             found = reader.read(timeout_seconds=_WAIT_SECONDS)
             for result, _ in found:
-                if not firsts.is_first(result.request_id) or (ids and result.request_id not in missing):
+                if wanted and result.request_id not in wanted:
+                    continue
+                if not firsts.is_first(result.request_id, result.replay_count):
                     continue
                 missing.discard(result.request_id)
                 if not status or result.status in status:
                     rows.add(result)
                     shown += 1
-                if shown == limit or (ids and not missing):
+                if shown == limit:
                     return
             rows.flush()
             if found:

@@ -236,7 +236,8 @@ class _Job:
         if self._reader is None:
             return
         for result, _ in self._reader.read(timeout_seconds=timeout_seconds):
-            if result.request_id in self._open:
+            # What came of a replay is another outcome than that of what was submitted here.
+            if result.request_id in self._open and result.replay_count == 0:
                 self._open.remove(result.request_id)
                 self._completed += result.status is Status.COMPLETED
                 self._results.add(result)

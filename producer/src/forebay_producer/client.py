@@ -131,8 +131,10 @@ class Producer:
                 sender.serve_reports(timeout_seconds=0)
         return [sender.wait_for(one) if isinstance(one, Pending) else one for one in sent]
 
-    def outcome(self, request_id: str, *, timeout_seconds: float, since_ms: int | None = None) -> Result:
-        """The request's first outcome, waited for if need be.
+    def outcome(
+        self, request_id: str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
+    ) -> Result:
+        """The request's first outcome, waited for if need be; ``replay_count`` 1 for that of its first replay.
 
         Looks from this producer's first submit on. For a request that somebody else submitted, ``since_ms`` (epoch
         milliseconds on the brokers' clock) is a time at or before its submit.
@@ -143,9 +145,14 @@ class Producer:
         self._check_usable()
         since_ms = self._since(since_ms)
         watch = self._watch_from(since_ms)
-        if since_ms < watch.since_ms or watch.may_have_forgotten(request_id):
-            return next(iter(self.outcomes([request_id], timeout_seconds=timeout_seconds, since_ms=since_ms)))
-        value = watch.wait(request_id, timeout_seconds=timeout_seconds)
+        asked = (request_id, replay_count)
+        if since_ms < watch.since_ms or watch.may_have_forgotten(asked):
+            return next(
+                self._follow(
+                    [request_id], timeout_seconds=timeout_seconds, since_ms=since_ms, replay_count=replay_count
+                )
+            )
+        value = watch.wait(asked, timeout_seconds=timeout_seconds)
         if value is None:
             raise _no_outcome([request_id], timeout_seconds)
         return decode_result(value)
@@ -155,14 +162,15 @@ class Producer:
     ) -> Iterator[Result]:
         """The first outcome of each request as it comes, until all are there; ``since_ms`` as for `outcome`.
 
-        ``request_ids`` None: of every request of the pool, until the timeout. A request that is executed again after
-        so many others that its first outcome is forgotten (200,000) is then told twice. The iterator reads the topic
-        itself, so what is not taken from it costs no memory.
+        ``request_ids`` None: of every request of the pool, and of every replay, until the timeout. A request that is
+        executed again after so many others that its first outcome is forgotten (200,000) is then told twice. The
+        iterator reads the topic itself, so what is not taken from it costs no memory.
 
         Raises ``OutcomeTimeoutError`` when some did not come in time, else as `outcome`.
         """
         self._check_usable()
-        return self._follow(request_ids, timeout_seconds=timeout_seconds, since_ms=self._since(since_ms))
+        since_ms = self._since(since_ms)
+        return self._follow(request_ids, timeout_seconds=timeout_seconds, since_ms=since_ms, replay_count=0)
 
     def close(self) -> list[str]:
         """Sends what is still queued; returns the ids of requests that were not acknowledged, and logs their number.
@@ -228,7 +236,7 @@ class Producer:
             return self._watch
 
     def _follow(
-        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int
+        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int, replay_count: int
     ) -> Iterator[Result]:
         give_up_at = self._clock.monotonic() + timeout_seconds
         missing = None if request_ids is None else set(request_ids)
@@ -239,9 +247,9 @@ class Producer:
             while (left_seconds := give_up_at - self._clock.monotonic()) > 0:
                 for result, _ in reader.read(timeout_seconds=min(left_seconds, 0.2)):
                     if missing is None:
-                        if firsts.is_first(result.request_id):
+                        if firsts.is_first(result.request_id, result.replay_count):
                             yield result
-                    elif result.request_id in missing:
+                    elif result.request_id in missing and result.replay_count == replay_count:
                         missing.remove(result.request_id)
                         yield result
                         if not missing:

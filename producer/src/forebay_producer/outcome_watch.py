@@ -16,6 +16,9 @@ KEPT_COUNT_MAX: Final = 200_000
 _WAIT_SECONDS: Final = 0.2
 
 
+Asked = tuple[str, int]
+
+
 @dataclass(slots=True, eq=False)
 class _Waiter:
     done: threading.Event = field(default_factory=threading.Event)
@@ -25,6 +28,7 @@ class _Waiter:
 class OutcomeWatch:
     """Hands each awaited request its first outcome, and keeps the latest outcomes for those who ask later.
 
+    An ``Asked`` is a request id and the number of its replay, 0 for the request as it was submitted.
     Kept are at most ``KEPT_COUNT_MAX`` record values of ``KEPT_BYTES_MAX`` together; older ones are forgotten.
     ``since_ms`` is where ``reader`` began. Thread-safe. Must be closed.
     """
@@ -33,42 +37,42 @@ class OutcomeWatch:
         self.since_ms = since_ms
         self._reader = reader
         self._lock = threading.Lock()
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[Asked, bytes] = {}
         self._kept_bytes = 0
         self._forgot = False
-        self._waiting: dict[str, list[_Waiter]] = {}
+        self._waiting: dict[Asked, list[_Waiter]] = {}
         self._failure: ForebayError | None = None
         self._stopping = threading.Event()
         # A daemon, so that an owner that forgets to close it does not keep its process alive.
         self._thread = threading.Thread(target=self._run, name="forebay-producer-outcomes", daemon=True)
         self._thread.start()
 
-    def may_have_forgotten(self, request_id: str) -> bool:
+    def may_have_forgotten(self, asked: Asked) -> bool:
         """Whether the request's outcome may have been read and forgotten: then only the topic itself can tell."""
         with self._lock:
-            return self._forgot and request_id not in self._kept
+            return self._forgot and asked not in self._kept
 
-    def wait(self, request_id: str, *, timeout_seconds: float) -> bytes | None:
+    def wait(self, asked: Asked, *, timeout_seconds: float) -> bytes | None:
         """The record value of the request's first outcome; None when none came in time.
 
         Raises what stopped the reading, ``ProducerClosedError`` when that was `close`.
         """
         waiter = _Waiter()
         with self._lock:
-            if (value := self._kept.get(request_id)) is not None:
+            if (value := self._kept.get(asked)) is not None:
                 return value
             if self._failure is not None:
                 raise self._failure
-            self._waiting.setdefault(request_id, []).append(waiter)
+            self._waiting.setdefault(asked, []).append(waiter)
         waiter.done.wait(timeout_seconds)
         with self._lock:
             if waiter.value is not None:
                 return waiter.value
-            others = self._waiting.get(request_id, [])
+            others = self._waiting.get(asked, [])
             if waiter in others:
                 others.remove(waiter)
                 if not others:
-                    del self._waiting[request_id]
+                    del self._waiting[asked]
             if self._failure is not None:
                 raise self._failure
         return None
@@ -99,13 +103,13 @@ class OutcomeWatch:
 
     def _take(self, found: list[ReadResult]) -> None:
         for result, value in found:
-            request_id = result.request_id
-            if request_id in self._kept:
+            asked = (result.request_id, result.replay_count)
+            if asked in self._kept:
                 continue
-            for waiter in self._waiting.pop(request_id, ()):
+            for waiter in self._waiting.pop(asked, ()):
                 waiter.value = value
                 waiter.done.set()
-            self._kept[request_id] = value
+            self._kept[asked] = value
             self._kept_bytes += len(value)
         while self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_COUNT_MAX:
             oldest = next(iter(self._kept))

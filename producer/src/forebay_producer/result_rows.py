@@ -15,6 +15,7 @@ _WIDTHS: Final = {
     "reason": 23,
     "tier": 4,
     "attempt": 7,
+    "replay_count": 12,
     "queue_seconds": 13,
     "service_seconds": 15,
     "output_tokens": 13,

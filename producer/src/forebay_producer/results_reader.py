@@ -1,6 +1,6 @@
 """Reads a pool's results topic from a given time on. Talks to the brokers; belongs to no group and commits nothing.
 
-Owned by one thread at a time. What counts as a request's outcome is the first result with its id.
+Owned by one thread at a time. What counts as a request's outcome is the first result with its id and replay count.
 """
 
 from __future__ import annotations
@@ -159,18 +159,20 @@ class ResultsReader:
 class FirstOutcomes:
     """Which results are the first of their request; later ones come from executions repeated after a crash.
 
-    Remembers the last ``ids_max`` ids: a repetition that comes after so many others is taken for a first one.
+    A replay is meant to have an outcome of its own: the first with its replay count. Remembers the last ``ids_max``
+    outcomes: a repetition that comes after so many others is taken for a first one.
     """
 
     def __init__(self, *, ids_max: int) -> None:
         self._ids_max = ids_max
-        self._seen: dict[str, None] = {}
+        self._seen: dict[tuple[str, int], None] = {}
 
-    def is_first(self, request_id: str) -> bool:
-        """True once per id."""
-        if request_id in self._seen:
+    def is_first(self, request_id: str, replay_count: int) -> bool:
+        """True once per id and replay count."""
+        key = request_id, replay_count
+        if key in self._seen:
             return False
         if len(self._seen) >= self._ids_max:
             del self._seen[next(iter(self._seen))]
-        self._seen[request_id] = None
+        self._seen[key] = None
         return True

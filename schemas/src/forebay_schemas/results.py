@@ -18,6 +18,8 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     - ``status``, ``reason``: how and why; ``reason`` is a `Reason` code, which a later version may add to.
     - ``tier``: high, mid or low. ``attempt``: the number of the last execution. ``worker``: who says so.
+    - ``replay_count``: how many times it had come back from the dead letters: 0 for the outcome of what was
+      submitted, 1 for that of its first replay. Of equal id and count the first result is the outcome.
     - ``queue_seconds``: first enqueue to last dispatch. ``service_seconds``: the last execution.
     - ``prompt_tokens``, ``output_tokens``: as the backend counted them.
     - ``finished_at``: epoch milliseconds on the worker's clock.
@@ -30,6 +32,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     reason: str
     tier: str | None = None
     attempt: int = 1
+    replay_count: int = 0
     worker: str | None = None
     queue_seconds: float | None = None
     service_seconds: float | None = None

@@ -210,6 +210,7 @@ class Reporter:
             reason=reason.code,
             tier=work.tier.value,
             attempt=work.attempt,
+            replay_count=work.history.replay_count,
             worker=self._worker_id,
             queue_seconds=max(0, waited_ms) / 1000,
             service_seconds=None if service_seconds is None else round(service_seconds, 6),
