@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay_schemas.reasons import Reason
-from forebay_worker.backends import BackendFailed, _refusal
+from forebay_worker.backends import BackendFailed
 from forebay_worker.work import Answer, Failure, Work
 from simulation.scheduler import Process, Scheduler
 
@@ -83,23 +83,29 @@ class Backend:
         if self.mode is Mode.HANGING:
             return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
         if self.mode is Mode.UNAVAILABLE:
-            return 0.01, _refusal(503, b"busy", None, may_retry=True)
+            return 0.01, _refusal(Reason.BACKEND_UNAVAILABLE, of_backend=True)
         if self.mode is Mode.OVERLOADED:
-            return 0.01, _refusal(429, b"slow down", random.choice((None, "1", "7")), may_retry=True)
+            return 0.01, _refusal(
+                Reason.BACKEND_OVERLOADED, of_backend=True, retry_after_seconds=random.choice((None, 1.0, 7.0))
+            )
         seconds = self.latency.draw(random)
         tries = self._tries[request_id] = self._tries.get(request_id, 0) + 1
         kind = self.kinds.get(request_id, Kind.PLAIN)
         if kind is Kind.POISON:
             return 1.0 + seconds, None
         if kind is Kind.WRONG:
-            return 0.02, _refusal(400, b"bad request", None, may_retry=False)
+            return 0.02, _refusal(Reason.BACKEND_REJECTED)
         if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):
-            return seconds, _refusal(random.choice((500, 500, 504)), b"oops", None, may_retry=True)
+            return seconds, _refusal(random.choice((Reason.BACKEND_ERROR, Reason.BACKEND_ERROR, Reason.BACKEND_TIMEOUT)))
         if kind is Kind.HANGS_ONCE and tries == 1:
             return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
         if kind is Kind.LARGE:
             return seconds, Answer(body=msgspec.Raw(b'"%s"' % (b"x" * self._large_bytes)))
         return seconds, Answer(body=msgspec.Raw(b"{}"), prompt_tokens=1, output_tokens=1)
+
+
+def _refusal(reason: Reason, *, of_backend: bool = False, retry_after_seconds: float | None = None) -> Failure:
+    return Failure(reason=reason, error="no", of_backend=of_backend, retry_after_seconds=retry_after_seconds)
 
 
 class BackendClient:
@@ -114,7 +120,11 @@ class BackendClient:
     async def run(self, work: Work) -> Answer:
         process = self._process
         execution = self._oracle.started(process.name, work)
-        seconds, end = self._backend.plan(work)
+        try:
+            seconds, end = self._backend.plan(work)
+        except Exception as error:
+            process.scheduler.broken = error  # the worker would take it for a failure of the backend
+            raise
         future = process.loop.create_future()
         timer = process.scheduler.later(seconds, process, _finish, future)
         try:

@@ -48,6 +48,7 @@ class GroupConsumer:
         self._on_lost: Any = None
         self._member_id: int | None = None
         self._epoch = 0
+        self._old_epoch = -1
         self._owned: set[Key] = set()
         self._readings: dict[Key, _Reading] = {}
         self._callbacks: deque[tuple[str, Any]] = deque()
@@ -101,7 +102,7 @@ class GroupConsumer:
         def at_client(errors: Errors) -> None:
             answers.append(errors)
             if asynchronous:
-                self._enqueue("commit", errors)
+                self._enqueue("commit", (asked, errors))
             elif thread is not None:
                 thread.wake()
 
@@ -188,9 +189,10 @@ class GroupConsumer:
         if self._closed:
             self.connection.send(self._leave, member_id)
 
-    def rebalance_begins(self) -> None:
-        """A heartbeat was answered with: the group rebalances."""
-        if not self._closed and not self._joining:
+    def rebalance_begins(self, epoch: int) -> None:
+        """A heartbeat was answered with: the group of this epoch rebalances."""
+        self._old_epoch = max(self._old_epoch, epoch)
+        if not self._closed and not self._joining and self._epoch <= epoch:
             self._rejoin_wanted = True
             self._rejoin_when_idle()
 
@@ -207,8 +209,9 @@ class GroupConsumer:
             self._enqueue("revoke", revoked)
         if added or (not revoked and not isinstance(self._group, ConsumerGroup)):
             self._enqueue("assign", added)
-        if revoked:
+        if revoked or (epoch <= self._old_epoch and not isinstance(self._group, ConsumerGroup)):
             self._rejoin_wanted = True
+            self._rejoin_when_idle()
 
     def fenced(self) -> None:
         """The coordinator no longer knows this member."""
@@ -296,7 +299,7 @@ class GroupConsumer:
             kind, what = self._callbacks[0]
             if kind == "commit":
                 self._callbacks.popleft()
-                failed, answered = _commit_answer({key: (0, "") for key in what}, what)
+                failed, answered = _commit_answer(*what)
                 self._on_commit(failed, answered)
                 continue
             partitions = [TopicPartition(*key) for key in what]

@@ -182,7 +182,7 @@ class ClassicGroup(Group):
         for member in self.members.values():
             member.joined = False
             member.consumer.connection.reply(
-                member.consumer.rebalance_begins, slow_seconds=random.random() * self.heartbeat_seconds
+                member.consumer.rebalance_begins, self.epoch, slow_seconds=random.random() * self.heartbeat_seconds
             )
 
     def _complete_when_all_joined(self) -> None:

@@ -108,6 +108,7 @@ class Oracle:
         self._sessions_ended: dict[str, float] = {}
         self._last_commits_refused: set[tuple[str, Key]] = set()
         self._told: dict[tuple[str, Key], tuple[int, str]] = {}
+        self._told_at: dict[tuple[str, Key], float] = {}
         self._hand_overs: dict[Place, _HandOver] = {}
         self._last_answer: dict[str, float] = {}
         self._first_backend_failure: dict[tuple[str, Place], float] = {}
@@ -298,6 +299,7 @@ class Oracle:
     def told_committed(self, worker: str, key: Key, offset: int, metadata: str) -> None:
         """A worker was told what is committed of a partition that it now owns."""
         self._told[worker, key] = (offset, metadata)
+        self._told_at[worker, key] = self._scheduler.now
 
     def last_commit_failed(self, worker: str, keys: list[Key]) -> None:
         """A commit that a worker waited for was refused or not answered."""
@@ -373,6 +375,9 @@ class Oracle:
         if died is not None:
             return "in_flight_at_kill" if earlier.ended >= died else "since_last_commit"
         if self._sessions_ended.get(earlier.worker, -1.0) >= earlier.started or earlier.assignment.lost:
+            return "stopped_or_cut_off"
+        if self._sessions_ended.get(worker, -1.0) >= self._told_at.get((worker, key), 0.0):
+            # It does not know yet that it lost the partition.
             return "stopped_or_cut_off"
         said = self._hand_overs.get(earlier.place)
         now = self._scheduler.now

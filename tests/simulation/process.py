@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from forebay_schemas.offsets_metadata import encode_metadata
-from forebay_schemas.tiers import Tier
+from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker import (
     assignment,
     coordination,
@@ -35,12 +35,15 @@ from simulation.scheduler import Clock, Process, Scheduler, threading_in
 
 Patch = tuple[Any, str, Any]
 
+WITHHELD_RELEASED_MAX = 12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """The worker's own constants, made small enough for a short history to reach them."""
 
     lookahead_records: int
+    lookahead_follows_rate: bool
     retry_room_records: int
     held_records: int
     known_requests: int
@@ -52,6 +55,7 @@ class Bounds:
     def patches(self) -> list[Patch]:
         return [
             (dispatch, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
+            (dispatch, "DEFAULT_TTL_MS", DEFAULT_TTL_MS if self.lookahead_follows_rate else dict.fromkeys(TIERS, 0)),
             (dispatch, "RETRY_ROOM_RECORDS", self.retry_room_records),
             (held, "HELD_RECORDS_MAX", self.held_records),
             (known, "KNOWN_REQUESTS_MAX", self.known_requests),
@@ -270,11 +274,11 @@ class Cluster:
         dispatcher, reporter = worker._dispatcher, worker._reporter
         if len(dispatcher.running) > dispatcher.policy.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")
-        for tier, lane in ((tier, dispatcher.lanes[tier]) for tier in self._tiers):
-            most = 2 * max(dispatcher.credits[tier].capacity_records, bounds.lookahead_records)
-            most += bounds.retry_room_records + dispatcher.policy.limit_requests
-            if len(lane) > most:
-                fail(f"the lane {tier} of {name} holds {len(lane)} requests, at most {most} may be there")
+        for tier in self._tiers if not bounds.lookahead_follows_rate else ():
+            # Retries may join a full lane, failed probes go back to it, and what was withheld is let go at once.
+            most = 2 * bounds.lookahead_records + dispatcher.policy.limit_requests + WITHHELD_RELEASED_MAX
+            if (records := len(dispatcher.lanes[tier])) > most:
+                fail(f"the lane {tier} of {name} holds {records} requests, at most {most} may be there")
         if len(reporter._known) > bounds.known_requests:
             fail(f"{name} remembers {len(reporter._known)} outcomes")
         if reporter.undelivered_records < 0 or reporter.undelivered_bytes < 0:
@@ -284,21 +288,21 @@ class Cluster:
                 if records > bounds.held_records + 250 or records < 0:
                     fail(f"{name} holds {records} records of {assignment_.topic}/{assignment_.partition}")
 
-    def check_idle(self) -> None:
-        """Everything has ended, so nobody holds anything any more."""
+    def busy(self) -> str | None:
+        """What a worker still holds; None when nobody holds anything, as it must be when everything has ended."""
         for running in self.running:
             name, worker = running.process.name, running.worker
-            if not hasattr(worker, "_hand_overs"):
+            if not hasattr(worker, "_executor"):
                 continue
-            fail = self._oracle.fail
             if worker._dispatcher.running or len(worker._dispatcher.lanes):
-                fail(f"{name} still has requests: {worker._dispatcher.running}, {len(worker._dispatcher.lanes)} waiting")
+                return f"{name} has {len(worker._dispatcher.running)} running, {len(worker._dispatcher.lanes)} waiting"
             if worker._hand_overs.running_count:
-                fail(f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others")
+                return f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others"
             if worker._reporter.undelivered_records:
-                fail(f"{name} has {worker._reporter.undelivered_records} undelivered records")
+                return f"{name} has {worker._reporter.undelivered_records} undelivered records"
             if worker._dispatcher.breaker._suspect is not None:
-                fail(f"{name} keeps a suspect")
+                return f"{name} keeps a suspect"
             for intake in worker._intakes.values():
                 if intake.held_records or intake.unfinished_records:
-                    fail(f"{name}/{intake.name} holds {intake.held_records}, unfinished {intake.unfinished_records}")
+                    return f"{name}/{intake.name} holds {intake.held_records}, unfinished {intake.unfinished_records}"
+        return None
