@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from chaos.plan import make_plan
-from chaos.report import as_document, repetitions
+from chaos.report import as_document, details
 from chaos.run import run_plan
 
 
@@ -30,7 +30,8 @@ def main() -> int:
     logging.getLogger("forebay.librdkafka").propagate = False
     report = run_plan(make_plan(seed=options.seed, seconds=options.seconds), folder=options.folder)
     document = as_document(report)
-    (report.folder / "repetitions.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in repetitions(report)))
+    for name, lines in details(report).items():
+        (report.folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (report.folder / "report.json").write_text(json.dumps(document, indent=2))
     for promise in document["broken_promises"]:
         print(f"broken: {promise}", file=sys.stderr)  # noqa: T201 - the command's answer

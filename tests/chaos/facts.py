@@ -100,9 +100,6 @@ class Window:
     end_ms: int | None = None
     cuts_all: bool = False
 
-    def overlaps(self, start_ms: int, end_ms: int) -> bool:
-        return self.start_ms <= end_ms and (self.end_ms is None or self.end_ms >= start_ms)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCommit:

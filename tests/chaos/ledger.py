@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble
+from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble, Window
+from chaos.plan import SLOTS
 
 ANSWER_MS = 100
 """An answer that left the engine so shortly before a kill may not have reached the worker."""
@@ -25,7 +26,10 @@ SESSION_MS = 8_000
 """The session is 10 s, counted from the last heartbeat that got through."""
 
 AFTERMATH_MS = 15_000
-"""So long after a broker or a link came back its coordinator may still refuse commits, or hold a rebalance up."""
+"""So long after a broker went or came, or a link was mended, coordinators may still move, load, or rebalance."""
+
+JOINED_MS = 1_000
+"""Two silences with no longer a time between them are one: a heartbeat may not have got through."""
 
 
 class Cause(StrEnum):
@@ -106,7 +110,9 @@ class _Judge:
     def __init__(self, facts: Facts) -> None:
         self._commits = facts.commits
         self._lives = {life.worker: life for life in facts.lives}
-        self._windows = facts.windows
+        self._windows = sorted(facts.windows, key=lambda window: window.start_ms)
+        self._end_ms = facts.end_ms
+        self._troubles = {slot: self._spans_of(slot) for slot in range(1, SLOTS + 1)}
 
     def cause(self, first: Execution, second: Execution, places: list[RequestRecord]) -> tuple[Cause, str]:
         life = self._lives[first.worker]
@@ -119,13 +125,13 @@ class _Judge:
                 return Cause.IN_FLIGHT_AT_KILL, "its worker was killed while it ran"
             if killed - first.ended_ms <= COMMIT_MS:
                 return Cause.SINCE_LAST_COMMIT, "its worker was killed right after it"
-            if self._troubled(life, first.ended_ms - AFTERMATH_MS, killed):
+            if self._troubled(life, first.ended_ms, killed):
                 return Cause.SINCE_LAST_COMMIT, "its worker was killed after it, and could not commit before"
             return Cause.UNEXPLAINED, f"its worker was killed {killed - first.ended_ms} ms after it"
-        silent = self._silent_ms(life, first.started_ms - SESSION_MS, second.started_ms)
+        silent = self._silent_ms(life, first.started_ms, second.started_ms)
         if silent >= SESSION_MS:
             return Cause.CUT_OFF, f"its worker was silent for {silent} ms"
-        if self._troubled(life, first.started_ms - AFTERMATH_MS, second.started_ms):
+        if self._troubled(life, first.started_ms, second.started_ms):
             if second.started_ms < first.ended_ms:
                 return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"
             return Cause.SINCE_LAST_COMMIT, "not committed before the partition moved: brokers or links were in trouble"
@@ -143,29 +149,36 @@ class _Judge:
         )
 
     def _troubled(self, life: Life, start_ms: int, end_ms: int) -> bool:
-        return any(
-            window.overlaps(start_ms, end_ms)
-            for window in self._windows
-            if window.trouble is not Trouble.BACKEND and life.slot in window.slots
-        )
+        return any(start <= end_ms and end >= start_ms for start, end in self._troubles[life.slot])
 
     def _silent_ms(self, life: Life, start_ms: int, end_ms: int) -> int:
-        """The longest time without a heartbeat that touches the span, links and brokers in trouble counted as well."""
-        windows = sorted(
-            (
-                window
-                for window in self._windows
-                if window.trouble is not Trouble.BACKEND
-                and life.slot in window.slots
-                and window.overlaps(start_ms, end_ms)
-            ),
-            key=lambda window: window.start_ms,
-        )
+        """The longest time that touches the span and in which heartbeats may not have got through."""
         longest = 0
         merged: tuple[int, int] | None = None
-        for window in windows:
-            end = end_ms if window.end_ms is None else window.end_ms
-            joined = merged is not None and window.start_ms <= merged[1] + 1_000
-            merged = (merged[0], max(merged[1], end)) if merged is not None and joined else (window.start_ms, end)
+        for window in self._windows:
+            if window.trouble not in (Trouble.STOPPED, Trouble.LINK) or life.slot not in window.slots:
+                continue
+            start, end = window.start_ms, self._end_of(window)
+            if start > end_ms or end < start_ms:
+                continue
+            joined = merged is not None and start <= merged[1] + JOINED_MS
+            merged = (merged[0], max(merged[1], end)) if merged is not None and joined else (start, end)
             longest = max(longest, merged[1] - merged[0])
         return longest
+
+    def _spans_of(self, slot: int) -> list[tuple[int, int]]:
+        """When commits and hand-overs of this slot's workers may not have got through."""
+        spans = []
+        for window in self._windows:
+            end = self._end_of(window)
+            if slot not in window.slots or window.trouble is Trouble.BACKEND:
+                continue
+            if window.trouble is Trouble.BROKER:
+                # In between the other two carry on.
+                spans += [(window.start_ms, min(end, window.start_ms + AFTERMATH_MS)), (end, end + AFTERMATH_MS)]
+            else:
+                spans.append((window.start_ms, end + AFTERMATH_MS))
+        return spans
+
+    def _end_of(self, window: Window) -> int:
+        return self._end_ms if window.end_ms is None else window.end_ms

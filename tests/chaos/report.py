@@ -28,8 +28,11 @@ def broken_promises(report: Report) -> list[str]:
         f"{each.request_id} attempt {each.attempt} ran on {each.first.worker} and on {each.second.worker}: {each.why}"
         for each in unexplained[:20]
     ]
-    if report.stall.seconds > STALL_SECONDS_MAX:
-        broken.append(f"{report.stall.topic}/{report.stall.partition} stood still for {report.stall.seconds:.1f} s")
+    broken += [
+        f"{stall.topic}/{stall.partition} stood still for {stall.seconds:.1f} s"
+        for stall in report.stalls
+        if stall.seconds > STALL_SECONDS_MAX
+    ]
     if report.unfinished:
         broken.append(f"not committed in the end: {report.unfinished}")
     growth = rss_growth_mb(facts)
@@ -50,7 +53,7 @@ def as_document(report: Report) -> dict[str, Any]:
         "accepted": ledger.accepted,
         "lost": len(ledger.lost),
         "duplicate_executions": {cause.value: ledger.count(cause) for cause in Cause},
-        "longest_stall_seconds": round(report.stall.seconds, 1),
+        "longest_stall_seconds": round(max((stall.seconds for stall in report.stalls), default=0.0), 1),
         "peak_rss_mb": round(max((mb for life in report.facts.lives for _, mb in life.rss_mb), default=0.0), 1),
         "rss_growth_mb": round(rss_growth_mb(report.facts), 1),
         "outcomes": dict(sorted(ledger.outcomes.items())),
@@ -63,9 +66,17 @@ def as_document(report: Report) -> dict[str, Any]:
     }
 
 
-def repetitions(report: Report) -> list[dict[str, Any]]:
-    """Every execution that was repeated, for whoever looks into the logs."""
-    return [dataclasses.asdict(each) for each in report.ledger.repetitions]
+def details(report: Report) -> dict[str, list[dict[str, Any]]]:
+    """What to look for in the logs, by the name of the file it is to go to."""
+    lives = [dataclasses.asdict(life) for life in report.facts.lives]
+    for life in lives:
+        del life["rss_mb"]
+    return {
+        "repetitions": [dataclasses.asdict(each) for each in report.ledger.repetitions],
+        "stalls": [dataclasses.asdict(stall) for stall in report.stalls],
+        "lives": lives,
+        "windows": [dataclasses.asdict(window) | {"slots": sorted(window.slots)} for window in report.facts.windows],
+    }
 
 
 def rss_growth_mb(facts: Facts) -> float:

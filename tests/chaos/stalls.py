@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 from chaos.facts import Facts, PartitionKey, RequestRecord
 
+STALL_MS_MIN = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """The longest: nothing of the partition started or ended from then to then, and something of it was due."""
+    """Nothing of the partition started or ended from then to then, and something of it was due."""
 
     seconds: float
-    topic: str = ""
-    partition: int = -1
-    start_ms: int = 0
-    end_ms: int = 0
+    topic: str
+    partition: int
+    start_ms: int
+    end_ms: int
 
 
 @dataclass(slots=True)
@@ -26,8 +28,8 @@ class _Moment:
     """By how much the number of requests that are due and not ended changes."""
 
 
-def longest_stall(facts: Facts, down: list[tuple[int, int]]) -> Stall:
-    """``down``: when brokers were out of reach for every worker; that time does not count."""
+def find_stalls(facts: Facts, down: list[tuple[int, int]]) -> list[Stall]:
+    """All of a second or more, longest first. ``down``: when brokers were out of reach for all; it does not count."""
     outcome_at: dict[str, int] = {}
     for outcome in facts.outcomes:
         known = outcome_at.get(outcome.request_id, outcome.at_ms)
@@ -49,25 +51,23 @@ def longest_stall(facts: Facts, down: list[tuple[int, int]]) -> Stall:
         of_partition = moments[record.topic, record.partition]
         of_partition += [_Moment(record.due_ms, 1), _Moment(end, -1)]
         of_partition += [_Moment(start, 0) for start in starts[request_id, attempt]]
-    longest = Stall(seconds=0.0)
+    stalls = []
     for (topic, partition), of_partition in moments.items():
         of_partition.sort(key=lambda moment: moment.at_ms)
         waiting, since = 0, 0
         for moment in of_partition:
-            if waiting > 0:
+            is_progress = moment.waiting <= 0
+            if waiting > 0 and is_progress:
                 still_ms = moment.at_ms - since - sum(_overlap(since, moment.at_ms, *each) for each in down)
-                if still_ms / 1000 > longest.seconds:
-                    longest = Stall(
-                        seconds=still_ms / 1000,
-                        topic=topic,
-                        partition=partition,
-                        start_ms=since,
-                        end_ms=moment.at_ms,
+                if still_ms >= STALL_MS_MIN:
+                    stall = Stall(
+                        seconds=still_ms / 1000, topic=topic, partition=partition, start_ms=since, end_ms=moment.at_ms
                     )
-            if moment.waiting <= 0 or waiting == 0:
+                    stalls.append(stall)
+            if is_progress or waiting == 0:
                 since = moment.at_ms
             waiting += moment.waiting
-    return longest
+    return sorted(stalls, key=lambda stall: stall.seconds, reverse=True)
 
 
 def longest_stillness(due_ms: list[int], started_ms: list[int]) -> float:

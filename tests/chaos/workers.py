@@ -67,6 +67,13 @@ class Workers:
         """The worker of a slot that is not leaving."""
         return next((life for life in self.lives if life.slot == slot and life.end is End.RUNNING), None)
 
+    def all_work(self) -> bool:
+        """Whether each has started so far that it heeds signals and takes requests."""
+        return all(self._has_begun(life) for life in self.lives)
+
+    def _has_begun(self, life: Life) -> bool:
+        return '"working"' in self.log_path(life.worker).read_text(errors="replace")
+
     def kill(self, life: Life) -> None:
         """kill -9."""
         life.signalled_ms, life.end = now_ms(), End.KILLED
@@ -100,7 +107,7 @@ class Workers:
                     if life.end is End.RUNNING:
                         life.end = End.CRASHED
                         crashed.append(life)
-                    elif code == -signal.SIGTERM and "working" not in self.log_path(life.worker).read_text():
+                    elif code == -signal.SIGTERM and not self._has_begun(life):
                         life.end = End.UNBORN
                 continue
             with suppress(psutil.Error):
