@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -28,6 +30,7 @@ ERROR_BODY_BYTES_MAX = 2_000
 # 529 is what some providers answer for "overloaded".
 _UNAVAILABLE = frozenset({502, 503, 529})
 _REQUEST_TIMEOUT = 408
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TOO_MANY = 429
 
 log = structlog.get_logger("forebay.backend")
@@ -146,7 +149,7 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _: aiohttp.
 class _Reply:
     status: int
     content_type: str
-    retry_after: str | None
+    retry_after_seconds: float | None
     body: bytes
 
 
@@ -155,15 +158,27 @@ async def _exchange(session: aiohttp.ClientSession, url: str, **request: Any) ->
         return _Reply(
             status=response.status,
             content_type=response.content_type,
-            retry_after=response.headers.get("retry-after"),
+            retry_after_seconds=_retry_after_seconds(response.headers.get("retry-after"), response.headers.get("date")),
             body=await response.read(),
         )
 
 
+def _retry_after_seconds(retry_after: str | None, date: str | None) -> float | None:
+    """Both forms of Retry-After: seconds, and a date, which counts from the response's own date: clocks differ."""
+    if retry_after is None:
+        return None
+    if _SECONDS.fullmatch(retry_after.strip()):
+        return float(retry_after)
+    try:
+        seconds = (parsedate_to_datetime(retry_after) - parsedate_to_datetime(date or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, seconds)
+
+
 def _refusal(reply: _Reply) -> Failure:
-    status, retry_after = reply.status, reply.retry_after
+    status, seconds = reply.status, reply.retry_after_seconds
     error = f"HTTP {status}: {reply.body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
-    seconds = float(retry_after) if retry_after is not None and retry_after.strip().isdigit() else None
     if status == _TOO_MANY:
         return Failure(reason=Reason.BACKEND_OVERLOADED, error=error, of_backend=True, retry_after_seconds=seconds)
     if status in _UNAVAILABLE:
@@ -184,16 +199,25 @@ class _Completion(msgspec.Struct, gc=False):
 _completion_decoder = msgspec.json.Decoder(_Completion)
 
 
+def _usage_in(body: bytes) -> object:
+    try:
+        return _completion_decoder.decode(body).usage
+    except msgspec.ValidationError:
+        # No object, as of some rerankers; JSON it must be.
+        msgspec.json.decode(body)
+        return None
+
+
 def _read_answer(body: bytes, content_type: str) -> Answer:
     try:
         if content_type == "text/event-stream":
             body = msgspec.json.encode(assemble_stream(body))
         elif not body.isascii():
             body.decode()  # the decoder skips what it does not need, and whoever reads the result would stumble
-        usage = _completion_decoder.decode(body).usage
+        usage = _usage_in(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shown = body[:200].decode(errors="replace")
-        problem = f"the answer is no completion object ({error}): {shown}"
+        problem = f"the answer cannot be used ({error}): {shown}"
         raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
     return Answer(
         body=msgspec.Raw(body),
@@ -271,8 +295,11 @@ def load_handler(name: str) -> Handler:
         function: Any = getattr(importlib.import_module(module_name), function_name, None)
     except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
         raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
-    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
+    if not inspect.iscoroutinefunction(function) and (
+        inspect.isclass(function)
+        or not inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
+        )
     ):
         raise UsageError("FOREBAY_HANDLER", f"{name} is no async function", fix=fix)
     return cast(Handler, function)
