@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from forebay_producer.passing import until_passed
+from forebay_producer.passing import PASSING, until_passed
 from forebay_schemas.errors import TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
@@ -150,7 +150,7 @@ class ResultsReader:
             self._behind.pop(partition, None)
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicMissingError([self._pool.results], pool=self._pool.name)
-        elif is_unreachable(error) or error.retriable():
+        elif is_unreachable(error) or error.code() in PASSING:
             _log.info("%s: %s", _DOING, error.str())
         else:
             raise as_forebay_error(error, connection=self._connection, doing=_DOING)
