@@ -9,7 +9,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS
 
-# A broker's metadata names the leader of a new partition some milliseconds before that leader knows, or knows the epoch.
+# Metadata names the leader of a new partition, and the epoch, some milliseconds before that leader knows.
 PASSING: Final = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
