@@ -199,25 +199,16 @@ class _Completion(msgspec.Struct, gc=False):
 _completion_decoder = msgspec.json.Decoder(_Completion)
 
 
-def _usage_in(body: bytes) -> object:
-    try:
-        return _completion_decoder.decode(body).usage
-    except msgspec.ValidationError:
-        # No object, as of some rerankers; JSON it must be.
-        msgspec.json.decode(body)
-        return None
-
-
 def _read_answer(body: bytes, content_type: str) -> Answer:
     try:
         if content_type == "text/event-stream":
             body = msgspec.json.encode(assemble_stream(body))
         elif not body.isascii():
             body.decode()  # the decoder skips what it does not need, and whoever reads the result would stumble
-        usage = _usage_in(body)
+        usage = _completion_decoder.decode(body).usage
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         shown = body[:200].decode(errors="replace")
-        problem = f"the answer cannot be used ({error}): {shown}"
+        problem = f"the answer is no completion object ({error}): {shown}"
         raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
     return Answer(
         body=msgspec.Raw(body),
