@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_worker.sse import assemble_stream
@@ -157,6 +157,7 @@ def test_a_broken_stream_is_no_answer(stream: bytes, said: str) -> None:
         assemble_stream(stream)
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(max_size=3),

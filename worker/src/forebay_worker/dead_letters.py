@@ -65,10 +65,10 @@ def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: R
         h.DLT_EXCEPTION_FQCN: f"forebay.{reason.code}",
         h.DLT_EXCEPTION_MESSAGE: error[:ERROR_CHARS_MAX],
     }
-    headers = replace_headers(record.headers(), ours)
+    headers = replace_headers(work.headers(), ours)
     over = headers_size_bytes(headers) - h.HEADERS_BYTES_MAX
     if over > 0:
-        headers = replace_headers(record.headers(), {**ours, h.DLT_EXCEPTION_MESSAGE: ""})
+        headers = replace_headers(work.headers(), {**ours, h.DLT_EXCEPTION_MESSAGE: ""})
     return OutRecord(topic=topic, key=record.key(), value=record.value(), headers=headers)
 
 

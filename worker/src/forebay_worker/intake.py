@@ -16,13 +16,13 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaEx
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope import Codec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import NO_HISTORY, read_history
+from forebay_schemas.headers import read_history, record_headers
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
 from forebay_schemas.tiers import Tier
 from forebay_worker.dispatch import Credit
 from forebay_worker.lanes import cost_bytes
 from forebay_worker.offsets import PartitionOffsets
-from forebay_worker.work import Assignment, Record, RecordWithoutHeaders, Work
+from forebay_worker.work import Assignment, Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
@@ -173,13 +173,7 @@ class Intake:
 
     def _work(self, record: Record, assignment: Assignment) -> Work:
         value = record.value()
-        problem: EnvelopeError | None = None
-        try:
-            history = read_history(record.headers())
-        except SystemError:
-            # What confluent-kafka says to a header name that is not UTF-8; asked again it hands out a null pointer.
-            record, history = RecordWithoutHeaders(record), NO_HISTORY
-            problem = EnvelopeError("headers", "have a name that is not UTF-8", fix="use text as names")
+        history = read_history(record_headers(record))
         first_enqueued_at = history.first_enqueued_at
         if first_enqueued_at is None:
             first_enqueued_at = record.timestamp()[1]
@@ -195,10 +189,6 @@ class Intake:
             request = self._codec.decode(value)
         except EnvelopeError as error:
             work.problem = error
-            return work
-        if problem is not None:
-            problem.request_id = request.request_id
-            work.problem = problem
             return work
         work.request = request
         work.priority = priority_in(request, tier=self._tier)

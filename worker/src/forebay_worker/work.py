@@ -10,7 +10,7 @@ import msgspec
 
 from forebay_schemas.envelope import Request
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import Header, History
+from forebay_schemas.headers import Header, History, record_headers
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_worker.offsets import Claims, PartitionOffsets
@@ -25,22 +25,9 @@ class Record(Protocol):
     def key(self) -> Any: ...
     def value(self) -> Any: ...
     def headers(self) -> Any: ...
+    def set_headers(self, value: Any, /) -> Any: ...
     def timestamp(self) -> Any: ...
     def error(self) -> Any: ...
-
-
-class RecordWithoutHeaders:
-    """A record whose headers the client cannot read: all else of it is as it came."""
-
-    __slots__ = ("error", "key", "offset", "partition", "timestamp", "topic", "value")
-
-    def __init__(self, record: Record) -> None:
-        self.topic, self.partition, self.offset = record.topic, record.partition, record.offset
-        self.key, self.value = record.key, record.value
-        self.timestamp, self.error = record.timestamp, record.error
-
-    def headers(self) -> None:
-        return None
 
 
 class Assignment:
@@ -97,7 +84,7 @@ class Work(msgspec.Struct, gc=False):
 
     def headers(self) -> list[Header]:
         """The record's headers as they came."""
-        return self.record.headers() or []
+        return record_headers(self.record)
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
