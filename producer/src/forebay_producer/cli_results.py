@@ -44,7 +44,7 @@ def results(
     firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
     rows = ResultRows(session.output, bodies=not no_body)
     shown = 0
-    with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms) as reader:
+    with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock()) as reader:
         heard_at = time.monotonic()
         while follow or not reader.caught_up():
             found = reader.read(timeout_seconds=_WAIT_SECONDS)
