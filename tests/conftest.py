@@ -1,4 +1,4 @@
-"""Fixtures for tests of the worker: a pool of its own, worker processes, and one set of all three for a whole module.
+"""Fixtures for tests of the worker: a pool of its own, worker processes, and one set of all three for the whole run.
 
 Nothing is imported before a test asks for a fixture: unit tests need no Kafka client.
 """
@@ -47,8 +47,8 @@ def new_worker(tmp_path: Path) -> Iterator[NewWorker]:
         yield start
 
 
-@pytest.fixture(scope="module")
-def module_served(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="session")
+def session_served(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """What `served` hands out."""
     from harness.served import serving
 
@@ -57,8 +57,8 @@ def module_served(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def served(module_served: Served) -> Iterator[Served]:
-    """An engine without faults, a pool, and a worker with a limit of 4; other tests of the module use them too."""
-    yield module_served
-    module_served.engine.faults()
-    assert module_served.worker.get("/livez")[0] == 200
+def served(session_served: Served) -> Iterator[Served]:
+    """An engine without faults, a pool, and a worker with a limit of 4; other tests use them too."""
+    yield session_served
+    session_served.engine.faults()
+    assert session_served.worker.get("/livez")[0] == 200

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE_SECONDS = 45.0
+PATIENCE_SECONDS = 60.0
 """Far more than anything here takes: a busy machine must not fail a test, a broken promise must not hang it."""
 
 _LOOK_SECONDS = 0.03

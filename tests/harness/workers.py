@@ -27,13 +27,15 @@ def running_workers(folder: Path) -> Iterator[NewWorker]:
 
     def start(pool: LivePool, *, wait: bool = True, **settings: object) -> WorkerProcess:
         name = f"worker-{len(started) + 1}"
+        given = {
+            "bootstrap_servers": pool.kafka.bootstrap_servers,
+            "pool": pool.name,
+            "worker_id": name,
+            **_properties_file(pool, folder / "kafka.properties"),
+            **settings,
+        }
         worker = WorkerProcess(
-            settings={
-                "FOREBAY_BOOTSTRAP_SERVERS": pool.kafka.bootstrap_servers,
-                "FOREBAY_POOL": pool.name,
-                "FOREBAY_WORKER_ID": name,
-                **{f"FOREBAY_{setting.upper()}": str(value) for setting, value in settings.items()},
-            },
+            settings={f"FOREBAY_{setting.upper()}": str(value) for setting, value in given.items()},
             log_path=folder / f"{name}.log",
             folder=TESTS,
         )
@@ -47,3 +49,12 @@ def running_workers(folder: Path) -> Iterator[NewWorker]:
     finally:
         for worker in started:
             worker.kill()
+
+
+def _properties_file(pool: LivePool, path: Path) -> dict[str, Path]:
+    """The setting that lets a worker into a cluster that asks for more than an address."""
+    properties = pool.kafka.connection.properties
+    if not properties:
+        return {}
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()), encoding="utf-8")
+    return {"kafka_properties": path}

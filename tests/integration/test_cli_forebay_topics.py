@@ -54,14 +54,13 @@ def test_drift_is_shown_and_left_as_it_is(producer_pool: ProducerPool) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = pool.kafka.admin()
     admin.incremental_alter_configs([resource])[resource].result(30)
-    for _ in range(2):
-        shown = pool.forebay.run("topics", "create", "--partitions", "4")
-        assert shown.code == 0
-        [line] = [line for line in shown.out.splitlines() if line.startswith(topic)]
-        assert "partitions is 3, should be 4; " in line
-        assert "retention.ms is 60000, should be 604800000" in line
-        assert "warning: " in shown.err
-        assert "nothing was changed" in shown.err
+    shown = pool.forebay.run("topics", "create", "--partitions", "4")
+    assert shown.code == 0
+    [line] = [line for line in shown.out.splitlines() if line.startswith(topic)]
+    assert "partitions is 3, should be 4; " in line
+    assert "retention.ms is 60000, should be 604800000" in line
+    assert "warning: " in shown.err
+    assert "nothing was changed" in shown.err
     described = pool.forebay.run("topics", "describe", "--output", "json")
     assert described.code == 0
     [record] = [record for record in described.records if record["topic"] == topic]
@@ -97,11 +96,7 @@ def test_describe_names_what_is_missing_and_exits_1(unmade_producer_pool: Produc
         (("--partitions", "0"), "error: partitions: is 0; give 1 to 10000\n"),
         (("--replication", "3"), "error: --replication: is 3, more than there are brokers; give less"),
         (("--pool", "a b"), "error: --pool: is 'a b'"),
-        (("--bootstrap-servers", "nowhere"), "error: --bootstrap-servers: is 'nowhere'"),
         (("--kafka-properties", "/nowhere"), "error: FOREBAY_KAFKA_PROPERTIES: /nowhere: No such file"),
-        (("--config", "/nowhere"), "error: --config: /nowhere is not a file; name a TOML file"),
-        (("--log-level", "loud"), "error: --log-level: is 'loud'"),
-        (("--partitions", "many"), "Invalid value for '--partitions'"),
         (("--unknown",), "No such option"),
     ],
 )

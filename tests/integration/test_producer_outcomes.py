@@ -7,8 +7,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stubs leave this name out
 
-from forebay_producer import OutcomeTimeoutError, Producer, ProducerClosedError, Submitted, outcome_watch
+from forebay_producer import (
+    OutcomeTimeoutError,
+    Producer,
+    ProducerClosedError,
+    Submitted,
+    outcome_watch,
+    results_reader,
+)
 from forebay_producer.results_reader import ResultsReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ForebayError, TopicMissingError
@@ -155,6 +163,28 @@ def test_closing_ends_everybodys_waiting(producer_pool: ProducerPool) -> None:
     assert [type(error) for error in errors] == [ProducerClosedError]
 
 
+def test_partitions_added_later_are_read_from_their_first_record(
+    producer_pool: ProducerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_reader, "NEW_PARTITIONS_SECONDS", 0.2)
+    topic = producer_pool.topics.results
+    with ResultsReader(
+        producer_pool.kafka.connection, pool=producer_pool.topics, since_ms=None, clock=SystemClock()
+    ) as reader:
+        admin = producer_pool.kafka.admin()
+        admin.create_partitions([NewPartitions(topic, 8)])[topic].result(30)
+        ids = {f"r{number}" for number in range(100)}
+        write_results(producer_pool, *map(result_of, ids))
+        seen: set[str] = set()
+
+        def all_seen() -> bool:
+            seen.update(result.request_id for result, _ in reader.read(timeout_seconds=0.1))
+            return seen == ids
+
+        wait_until("all results", all_seen)
+    assert {record.partition() for record in producer_pool.kafka.read_all(topic)} > {0, 1, 2}
+
+
 def test_a_missing_results_topic_is_named(unmade_producer_pool: ProducerPool) -> None:
     pool = unmade_producer_pool
     with pool.producer() as producer, pytest.raises(TopicMissingError, match=pool.topics.results):
@@ -163,7 +193,9 @@ def test_a_missing_results_topic_is_named(unmade_producer_pool: ProducerPool) ->
 
 def test_a_reader_starts_where_it_was_told_and_knows_its_end(producer_pool: ProducerPool) -> None:
     def reader(since_ms: int | None) -> ResultsReader:
-        return ResultsReader(producer_pool.kafka.connection, pool=producer_pool.topics, since_ms=since_ms)
+        return ResultsReader(
+            producer_pool.kafka.connection, pool=producer_pool.topics, since_ms=since_ms, clock=SystemClock()
+        )
 
     def read_all(source: ResultsReader) -> set[str]:
         found: set[str] = set()

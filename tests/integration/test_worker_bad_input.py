@@ -14,7 +14,6 @@ from harness.worker_process import Ended, run_worker_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from forebay_sandbox.kafka_access import KafkaAccess
 
@@ -28,7 +27,6 @@ class Case:
     exit_code: int
     named: tuple[str, ...]
     settings: dict[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
     kafka: bool = False
 
 
@@ -38,19 +36,10 @@ CASES = {
         settings={**BACKEND, "FOREBAY_LIMIT_MAXX": "3"},
         named=("FOREBAY_LIMIT_MAXX", "is no setting", "FOREBAY_LIMIT_MAX?"),
     ),
-    "limit-no-number": Case(
-        exit_code=2, settings={**BACKEND, "FOREBAY_LIMIT_MAX": "many"}, named=("FOREBAY_LIMIT_MAX", "integer")
-    ),
-    "limit-zero": Case(exit_code=2, settings=BACKEND, options=("--limit-max", "0"), named=("--limit-max", "0")),
     "url-without-scheme": Case(
         exit_code=2,
         settings={"FOREBAY_BACKEND_URL": "127.0.0.1:8000"},
         named=("FOREBAY_BACKEND_URL", "127.0.0.1:8000", "http://127.0.0.1:8000"),
-    ),
-    "url-with-v1": Case(
-        exit_code=2,
-        settings={"FOREBAY_BACKEND_URL": "http://127.0.0.1:8000/v1"},
-        named=("FOREBAY_BACKEND_URL", "leave /v1 out"),
     ),
     "no-backend": Case(exit_code=2, named=("FOREBAY_BACKEND_URL", "FOREBAY_HANDLER", "both missing")),
     "backend-and-handler": Case(
@@ -64,11 +53,6 @@ CASES = {
     "handler-not-async": Case(
         exit_code=2, settings={"FOREBAY_HANDLER": "json:dumps"}, named=("FOREBAY_HANDLER", "json:dumps", "async")
     ),
-    "handler-no-colon": Case(
-        exit_code=2, settings={"FOREBAY_HANDLER": "json.dumps"}, named=("FOREBAY_HANDLER", "module:function")
-    ),
-    "pool-name": Case(exit_code=2, settings={**BACKEND, "FOREBAY_POOL": "a b"}, named=("FOREBAY_POOL", "a b")),
-    "no-such-config": Case(exit_code=2, settings=BACKEND, options=("--config", "none.toml"), named=("--config",)),
     "unreachable-broker": Case(
         exit_code=3,
         settings={**BACKEND, "FOREBAY_BOOTSTRAP_SERVERS": "127.0.0.1:1"},
@@ -102,9 +86,9 @@ def endings(kafka: KafkaAccess) -> Iterator[dict[str, Future[Ended]]]:
                 settings["FOREBAY_BOOTSTRAP_SERVERS"] = kafka.bootstrap_servers
             if name == "port-taken":
                 settings["FOREBAY_OPS_PORT"] = port
-            return executor.submit(run_worker_command, settings | case.settings, *case.options)
+            return executor.submit(run_worker_command, settings | case.settings)
 
-        # The one that waits for ten seconds goes first.
+        # The one that waits for ten seconds for a broker goes first.
         order = sorted(CASES, key=lambda name: name != "unreachable-broker")
         yield {name: start(name, CASES[name]) for name in order}
     pool.close()
@@ -120,20 +104,6 @@ def test_a_wrong_setting_ends_in_one_line(endings: dict[str, Future[Ended]], nam
     assert line.startswith("error: ")
     for word in case.named:
         assert word in line
-
-
-def test_an_unreachable_broker_is_told_soon(endings: dict[str, Future[Ended]]) -> None:
-    assert endings["unreachable-broker"].result().seconds < 20
-
-
-def test_a_setting_of_the_config_file_is_named_with_its_file(tmp_path: Path) -> None:
-    config = tmp_path / "worker.toml"
-    config.write_text('backend_url = "http://127.0.0.1:9"\nlimit_maximum = 3\n')
-    ended = run_worker_command({}, "--config", str(config))
-    assert ended.exit_code == 2
-    [line] = ended.stderr.splitlines()
-    assert "limit_maximum" in line
-    assert str(config) in line
 
 
 def test_an_unknown_flag_is_a_usage_error() -> None:

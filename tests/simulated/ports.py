@@ -69,6 +69,9 @@ class MemoryRecord:
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.header_list
 
+    def set_headers(self, value: list[tuple[str, bytes | None]], /) -> None:
+        self.header_list = value
+
     def timestamp(self) -> tuple[int, int]:
         return (2, self.timestamp_ms)
 

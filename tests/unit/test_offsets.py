@@ -242,7 +242,7 @@ class OffsetsModel(RuleBasedStateMachine):
 
 
 TestOffsetsModel = OffsetsModel.TestCase
-TestOffsetsModel.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestOffsetsModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def test_after_close_nothing_is_claimed() -> None:

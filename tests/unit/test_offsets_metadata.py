@@ -7,7 +7,7 @@ import random
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_schemas.offsets_metadata import (
@@ -39,6 +39,7 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
     )
 
 
+@settings(deadline=None)
 @given(commits())
 def test_what_is_written_is_read_again(commit: tuple[int, CommitMetadata]) -> None:
     committed, metadata = commit
@@ -47,6 +48,7 @@ def test_what_is_written_is_read_again(commit: tuple[int, CommitMetadata]) -> No
     assert decode_metadata(committed, text) == (NOTHING if said_nothing else metadata)
 
 
+@settings(deadline=None)
 @given(commits(), st.integers(0, 400))
 def test_cutting_forgets_from_the_top_and_invents_nothing(commit: tuple[int, CommitMetadata], bytes_max: int) -> None:
     committed, metadata = commit
@@ -138,12 +140,14 @@ def test_foreign_or_damaged_text_is_told_from_ours(text: str) -> None:
     assert decode_metadata(0, text) is None
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused_but_never_raises(text: str) -> None:
     for attempt in (text, "f1" + text):
         decode_metadata(0, attempt)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_any_bytes_in_our_wrapping_never_raise(body: bytes) -> None:
     decode_metadata(0, "f1" + base64.b85encode(body).decode())
@@ -151,6 +155,7 @@ def test_any_bytes_in_our_wrapping_never_raise(body: bytes) -> None:
         decode_metadata(0, pack(body, kind=kind))
 
 
+@settings(deadline=None)
 @given(commits(), st.data())
 def test_one_damaged_character_is_noticed(commit: tuple[int, CommitMetadata], data: st.DataObject) -> None:
     committed, metadata = commit
@@ -163,6 +168,7 @@ def test_one_damaged_character_is_noticed(commit: tuple[int, CommitMetadata], da
     assert decode_metadata(committed, text[:-1]) in (None, metadata)
 
 
+@settings(deadline=None)
 @given(commits(), st.integers(1, 50))
 def test_text_beside_another_offset_than_its_own_is_not_believed(commit: tuple[int, CommitMetadata], by: int) -> None:
     committed, metadata = commit

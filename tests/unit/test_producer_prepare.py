@@ -18,6 +18,9 @@ NOW_MS = 1_900_000_000_000
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
+REQUEST = {"biz_type": "chat_completion", "payload": BODY}
+
+
 def prepared(tier: Tier | None = None, traceparent: str | None = None, **fields: Any) -> Prepared:
     request = {"biz_type": "chat_completion", "payload": BODY, **fields}
     return prepare(request, tier=tier, traceparent=traceparent, now_ms=NOW_MS)
@@ -67,6 +70,12 @@ def test_the_tier_is_what_is_asked_for_else_what_the_priority_says(
 def test_a_tier_that_disagrees_with_the_priority_is_refused() -> None:
     with pytest.raises(UsageError, match="priority: is 9, which is tier high, and tier low was asked for"):
         prepared(tier=Tier.LOW, priority=9)
+
+
+def test_a_tier_that_is_none_is_refused_by_name() -> None:
+    assert prepare(REQUEST, tier="high", traceparent=None, now_ms=NOW_MS).tier is Tier.HIGH
+    with pytest.raises(UsageError, match="tier: is 'urgent'; give high, mid or low"):
+        prepare(REQUEST, tier="urgent", traceparent=None, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize(

@@ -488,4 +488,4 @@ class CreditModel(RuleBasedStateMachine):
 
 
 TestCreditModel = CreditModel.TestCase
-TestCreditModel.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestCreditModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -96,7 +96,7 @@ _steps = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(_steps, max_size=60))
 def test_bytes_and_order_are_right_after_any_sequence(steps: list[tuple[object, ...]]) -> None:
     lanes = Lanes()

@@ -49,7 +49,7 @@ def results(
     firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
     rows = ResultRows(session.output, bodies=not no_body)
     shown = 0
-    with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms) as reader:
+    with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock()) as reader:
         heard_at = time.monotonic()
         # A request that has its outcome may have been replayed since: what is there is read to its end.
         while not reader.caught_up() or (follow and (missing or not wanted)):

@@ -22,6 +22,7 @@ from forebay_producer.result_rows import ResultRows
 from forebay_producer.results_reader import ResultsReader
 from forebay_producer.sender import Submitted
 from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank
+from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.reasons import Status
 from forebay_schemas.tiers import Tier
@@ -75,7 +76,8 @@ def submit(
         reader = None
         if wait:
             # Made before the first submit, so that no outcome comes too early to be seen.
-            reader = stack.enter_context(ResultsReader(session.connection, pool=session.pool, since_ms=None))
+            made = ResultsReader(session.connection, pool=session.pool, since_ms=None, clock=SystemClock())
+            reader = stack.enter_context(made)
         job = _Job(
             session,
             producer=producer,

@@ -87,7 +87,7 @@ class Producer:
         self._bulk_sender().require_topics()
 
     def submit(
-        self, request: Request | Mapping[str, Any], *, tier: Tier | None = None, traceparent: str | None = None
+        self, request: Request | Mapping[str, Any], *, tier: Tier | str | None = None, traceparent: str | None = None
     ) -> Submitted:
         """Sends one request and returns once the broker has it on all in-sync replicas.
 
@@ -111,7 +111,7 @@ class Producer:
         return pending.outcome
 
     def submit_batch(
-        self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | None = None
+        self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | str | None = None
     ) -> list[Submitted | ForebayError]:
         """Sends many requests, pipelined; returns in their order what `submit` would have returned or raised for each.
 
@@ -230,7 +230,7 @@ class Producer:
         with self._lock:
             self._check_usable()
             if self._watch is None:
-                reader = ResultsReader(self._connection, pool=self._pool, since_ms=since_ms)
+                reader = ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock)
                 self._watch = OutcomeWatch(reader, since_ms=since_ms)
                 weakref.finalize(self, self._watch.close)
             return self._watch
@@ -243,7 +243,7 @@ class Producer:
         firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
         if missing is not None and not missing:
             return
-        with ResultsReader(self._connection, pool=self._pool, since_ms=since_ms) as reader:
+        with ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock) as reader:
             while (left_seconds := give_up_at - self._clock.monotonic()) > 0:
                 for result, _ in reader.read(timeout_seconds=min(left_seconds, 0.2)):
                     if missing is None:

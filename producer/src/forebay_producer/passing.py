@@ -9,8 +9,12 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS
 
-# A broker's metadata names the leader of a new partition some milliseconds before that leader knows.
-_PASSING: Final = {
+# Metadata names the leader of a new partition, and the epoch, some milliseconds before that leader knows.
+PASSING: Final = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -22,7 +26,7 @@ _PASSING: Final = {
 
 def is_passing(error: BaseException) -> bool:
     """Whether a ``KafkaException`` is worth a second try."""
-    return isinstance(error, KafkaException) and error.args[0].code() in _PASSING
+    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
 
 
 def until_passed() -> Retrying:

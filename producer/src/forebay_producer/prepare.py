@@ -45,7 +45,7 @@ def time_ordered_id(now_ms: int) -> str:
 def prepare(
     request: Request | Mapping[str, Any],
     *,
-    tier: Tier | None,
+    tier: Tier | str | None,
     traceparent: str | None,
     now_ms: int,
     new_id: Callable[[int], str] = time_ordered_id,
@@ -85,14 +85,17 @@ def _fields_of(request: Request | Mapping[str, Any]) -> dict[str, Any]:
     return dict(request)
 
 
-def _tier(priority: object, tier: Tier | None) -> Tier:
+def _tier(priority: object, asked: Tier | str | None) -> Tier:
     named = None
     if type(priority) is int and PRIORITY_MIN <= priority <= PRIORITY_MAX:
         named = tier_of(priority)
     elif isinstance(priority, str) and priority in TIERS:
         named = Tier(priority)
-    if tier is None:
+    if asked is None:
         return named or Tier.MID
+    if asked not in TIERS:
+        raise UsageError("tier", f"is {asked!r}", fix="give high, mid or low")
+    tier = Tier(asked)
     if named is not None and named is not tier:
         raise UsageError(
             "priority",

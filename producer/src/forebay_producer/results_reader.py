@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from forebay_producer.passing import until_passed
+from forebay_producer.passing import PASSING, until_passed
+from forebay_schemas.clock import Clock
 from forebay_schemas.errors import TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
@@ -27,6 +28,10 @@ from forebay_schemas.topics import Pool
 REMEMBERED_IDS_MAX: Final = 200_000
 """So many requests may end between two outcomes of one request without the second being taken for a first: 30 MB."""
 
+NEW_PARTITIONS_SECONDS: Final = 30.0
+"""How often a reader looks whether the topic has got more partitions, which it then reads from their first record."""
+
+_LOOK_SECONDS_MAX: Final = 1.0
 _BATCH_RECORDS_MAX: Final = 1000
 _DOING: Final = "reading results"
 
@@ -47,9 +52,11 @@ class ResultsReader:
     Raises ``TopicMissingError`` and ``BrokerUnreachableError``.
     """
 
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, since_ms: int | None) -> None:
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, since_ms: int | None, clock: Clock) -> None:
         self._connection = connection
         self._pool = pool
+        self._clock = clock
+        self._partitions = 0
         config = reader_config(connection, client_id="forebay-results") | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
@@ -59,6 +66,7 @@ class ResultsReader:
         self._consumer = create_client(Consumer, config)
         try:
             self._behind = self._open(since_ms)
+            self._look_again_at = clock.monotonic() + NEW_PARTITIONS_SECONDS
         except BaseException:
             self._consumer.close()
             raise
@@ -83,6 +91,8 @@ class ResultsReader:
         What is no result is left out with a warning. While no broker answers it goes on trying. Raises
         ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
         """
+        if self._clock.monotonic() >= self._look_again_at:
+            self._notice_new_partitions()
         first = self._consumer.poll(timeout_seconds)
         if first is None:
             return []
@@ -111,7 +121,20 @@ class ResultsReader:
             self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
         except KafkaException as error:
             raise as_forebay_error(error.args[0], connection=self._connection, doing=_DOING) from None
+        self._partitions = count
         return behind
+
+    def _notice_new_partitions(self) -> None:
+        self._look_again_at = self._clock.monotonic() + NEW_PARTITIONS_SECONDS
+        topic = self._pool.results
+        try:
+            found = self._consumer.list_topics(topic, timeout=_LOOK_SECONDS_MAX).topics[topic].partitions
+        except KafkaException:
+            return
+        new = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(self._partitions, len(found))]
+        if new:
+            self._consumer.incremental_assign(new)
+            self._partitions = len(found)
 
     def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[list[int], dict[int, int]]:
         """Where to start in each partition, and the ends of those with something to read up to now."""
@@ -150,7 +173,7 @@ class ResultsReader:
             self._behind.pop(partition, None)
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicMissingError([self._pool.results], pool=self._pool.name)
-        elif is_unreachable(error) or error.retriable():
+        elif is_unreachable(error) or error.code() in PASSING:
             _log.info("%s: %s", _DOING, error.str())
         else:
             raise as_forebay_error(error, connection=self._connection, doing=_DOING)

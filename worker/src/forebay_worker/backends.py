@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -28,6 +30,7 @@ ERROR_BODY_BYTES_MAX = 2_000
 # 529 is what some providers answer for "overloaded".
 _UNAVAILABLE = frozenset({502, 503, 529})
 _TIMED_OUT = frozenset({408, 504})
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TOO_MANY = 429
 
 log = structlog.get_logger("forebay.backend")
@@ -154,7 +157,7 @@ async def _note_reuse(_session: aiohttp.ClientSession, context: Any, _: aiohttp.
 class _Reply:
     status: int
     content_type: str
-    retry_after: str | None
+    retry_after_seconds: float | None
     body: bytes
 
 
@@ -163,15 +166,27 @@ async def _exchange(session: aiohttp.ClientSession, url: str, **request: Any) ->
         return _Reply(
             status=response.status,
             content_type=response.content_type,
-            retry_after=response.headers.get("retry-after"),
+            retry_after_seconds=_retry_after_seconds(response.headers.get("retry-after"), response.headers.get("date")),
             body=await response.read(),
         )
 
 
+def _retry_after_seconds(retry_after: str | None, date: str | None) -> float | None:
+    """Both forms of Retry-After: seconds, and a date, which counts from the response's own date: clocks differ."""
+    if retry_after is None:
+        return None
+    if _SECONDS.fullmatch(retry_after.strip()):
+        return float(retry_after)
+    try:
+        seconds = (parsedate_to_datetime(retry_after) - parsedate_to_datetime(date or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, seconds)
+
+
 def _refusal(reply: _Reply, *, may_retry: bool) -> Failure:
-    status, retry_after = reply.status, reply.retry_after
+    status, seconds = reply.status, reply.retry_after_seconds
     error = f"HTTP {status}: {reply.body[:ERROR_BODY_BYTES_MAX].decode(errors='replace').strip()}"
-    seconds = float(retry_after) if retry_after is not None and retry_after.strip().isdigit() else None
     if status == _TOO_MANY:
         reason = Reason.BACKEND_OVERLOADED
     elif status in _UNAVAILABLE:
@@ -287,8 +302,11 @@ def load_handler(name: str) -> Handler:
         function: Any = getattr(importlib.import_module(module_name), function_name, None)
     except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
         raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
-    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
+    if not inspect.iscoroutinefunction(function) and (
+        inspect.isclass(function)
+        or not inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
+        )
     ):
         raise UsageError("FOREBAY_HANDLER", f"{name} is no async function", fix=fix)
     return cast(Handler, function)

@@ -14,6 +14,8 @@ from forebay_worker.work import Failure, Work
 RUNS_BETWEEN_YIELDS = 16
 """A handler that never waits would keep the event loop to itself."""
 
+GIVE_BACK_SECONDS_MAX = 5.0
+
 log = structlog.get_logger("forebay.executor")
 
 
@@ -50,7 +52,9 @@ class Executor:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            # A handler that swallows its cancellation must not keep the worker from delivering and committing.
+            await asyncio.wait(tasks, timeout=GIVE_BACK_SECONDS_MAX)
 
     async def _run(self, first: Work) -> None:
         task = asyncio.current_task()

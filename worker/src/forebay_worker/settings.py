@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any, Literal
@@ -90,9 +91,9 @@ def _check_url(url: str) -> None:
         port_ok = parts.port is None or parts.port > 0
     except ValueError:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} is no URL", fix=fix) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok or re.search(r"[\s\\]", url):
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} is no http URL", fix=fix)
-    if parts.query or parts.fragment:
+    if "?" in url or "#" in url:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} has a query or fragment", fix="leave that out")
     if parts.path.rstrip("/").endswith("/v1"):
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} ends in /v1", fix="leave /v1 out, the worker adds it")

@@ -13,8 +13,16 @@ def assemble_stream(stream: bytes) -> dict[str, Any]:
     """The completion object that the chunks of an OpenAI event stream amount to.
 
     Text deltas are joined per choice; of every other field the last value counts. Raises ``ValueError`` when the
-    stream has no chunk or broke off before ``[DONE]``, ``msgspec.DecodeError`` for a chunk that is not JSON.
+    stream broke off before ``[DONE]``, when the engine reported an error in it, and for a chunk of another form;
+    ``msgspec.DecodeError`` for a chunk that is not JSON.
     """
+    try:
+        return _assemble(stream)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"a chunk has not the form of a completion's ({error})") from None
+
+
+def _assemble(stream: bytes) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
     done = False
@@ -25,6 +33,9 @@ def assemble_stream(stream: bytes) -> dict[str, Any]:
         chunk = msgspec.json.decode(event)
         if not isinstance(chunk, dict):
             raise ValueError("a chunk is no object")
+        if chunk.get("error"):
+            # The status was 200 when the engine failed: vLLM and others say so here, and [DONE] follows all the same.
+            raise ValueError(f"the engine reported an error in the stream: {chunk['error']}")
         for choice in chunk.pop("choices", None) or ():
             _merge_choice(choices.setdefault(choice.get("index", 0), {}), choice)
         whole.update({name: value for name, value in chunk.items() if value is not None})
@@ -41,7 +52,7 @@ def _events(stream: bytes) -> list[bytes]:
     events = []
     for block in stream.replace(b"\r\n", b"\n").split(b"\n\n"):
         lines = [line[5:].removeprefix(b" ") for line in block.split(b"\n") if line.startswith(b"data:")]
-        if lines:
+        if any(lines):
             events.append(b"\n".join(lines))
     return events
 
@@ -69,7 +80,9 @@ def _merge_delta(into: dict[str, Any], delta: dict[str, Any]) -> None:
 def _merge_tool_calls(into: list[dict[str, Any]], calls: list[dict[str, Any]]) -> None:
     for call in calls:
         index = call.get("index", 0)
-        while len(into) <= index:
+        if not 0 <= index <= len(into):
+            raise ValueError(f"tool call {index} follows {len(into)}")
+        if index == len(into):
             into.append({})
         known = into[index]
         for name, value in call.items():

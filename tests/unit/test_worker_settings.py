@@ -1,0 +1,113 @@
+"""The worker's settings: which backends it takes, and that every refusal names the setting and the fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forebay_schemas.errors import UsageError
+from forebay_worker.settings import WorkerSettings, default_worker_id, load_worker_settings
+
+
+def load(**flags: Any) -> WorkerSettings:
+    return load_worker_settings(flags=flags, config=None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8000",
+        "https://engine.example",
+        "http://engine.example:80/",
+        "HTTP://engine/base/path",
+        "http://[::1]:8000",
+        "http://user:word@engine:8000",
+    ],
+)
+def test_urls_of_backends(url: str) -> None:
+    assert load(backend_url=url).backend_url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("", "no http URL"),
+        ("127.0.0.1:8000", "no http URL"),
+        ("engine", "no http URL"),
+        ("ftp://engine", "no http URL"),
+        ("http://", "no http URL"),
+        ("http://:8000", "no http URL"),
+        ("http://engine:0", "no http URL"),
+        ("http://engine:99999", "no URL"),
+        ("http://engine:x", "no URL"),
+        ("http://[::1", "no URL"),
+        ("http://two words", "no http URL"),
+        (" http://engine", "no http URL"),
+        ("http://engine:8000\n", "no http URL"),
+        ("http://engine?x=1", "query or fragment"),
+        ("http://engine/?", "query or fragment"),
+        ("http://engine/#top", "query or fragment"),
+        ("http://engine/v1", "leave /v1 out"),
+        ("http://engine/base/v1/", "leave /v1 out"),
+    ],
+)
+def test_what_is_no_backends_url_is_refused_with_the_fix(url: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        load(backend_url=url)
+    assert raised.value.field == "FOREBAY_BACKEND_URL"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "both missing"),
+        ({"backend_url": "http://engine", "handler": "a:b"}, "both set"),
+    ],
+)
+def test_one_backend_is_needed_and_no_more(given: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        load(**given)
+
+
+def test_a_path_of_a_biz_type_starts_with_a_slash() -> None:
+    assert load(handler="a:b", biz_paths={"rerank": "/v1/rerank"}).biz_paths == {"rerank": "/v1/rerank"}
+    with pytest.raises(UsageError, match="rerank: 'v1/rerank' is no path") as raised:
+        load(handler="a:b", biz_paths={"rerank": "v1/rerank"})
+    assert raised.value.field == "FOREBAY_BIZ_PATHS"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("limit_max", 0),
+        ("limit_max", 100_001),
+        ("limit_max", "many"),
+        ("buffer_bytes_max", 1_000),
+        ("drain_seconds", -1),
+        ("drain_seconds", "inf"),
+        ("backend_timeout_seconds", 0),
+        ("backend_connect_seconds", "nan"),
+        ("ops_port", 65_536),
+        ("worker_id", "a b"),
+        ("worker_id", ""),
+        ("pacing_policy", "magic"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_the_flags_name(name: str, value: object) -> None:
+    with pytest.raises(UsageError) as raised:
+        load(handler="a:b", **{name: value})
+    assert raised.value.field == "--" + name.replace("_", "-")
+    assert raised.value.fix.startswith("it takes: ")
+
+
+def test_a_key_is_never_shown() -> None:
+    settings = load(backend_url="http://engine", backend_api_key="s3cret")
+    assert "s3cret" not in repr(settings)
+    assert settings.backend_api_key is not None
+    assert settings.backend_api_key.get_secret_value() == "s3cret"
+
+
+def test_a_worker_has_a_name_that_the_setting_would_take() -> None:
+    assert load(handler="a:b").worker_id == default_worker_id()
+    assert load(handler="a:b", worker_id=default_worker_id()).worker_id == default_worker_id()
