@@ -56,6 +56,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "LANE_ORDER",
         "BUFFER_BYTES_MAX",
         "MAX_RETRIES",
+        "RETRY_STATUSES",
         "DRAIN_SECONDS",
         "GPU",
         "GPU_DEVICES",

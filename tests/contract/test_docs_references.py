@@ -1,0 +1,49 @@
+"""What the documents point at is there: files, modules, tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def names_of_tests() -> set[str]:
+    """The name of every test."""
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    return {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
+
+
+def modules_in(tree: str) -> Iterator[Path]:
+    """The modules that a file tree names: folders stand at the line's start, their modules indented below."""
+    folder = Path()
+    for line in tree.splitlines():
+        if line.endswith("/") and not line.startswith(" "):
+            folder = ROOT / line
+        else:
+            yield from (folder / name for name in re.findall(r"\b\w+\.py\b", line))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    local = [target for target in targets if not target.startswith("https://")]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8")))
+    assert named - names_of_tests() == set()
+
+
+def test_the_map_names_modules_that_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    [tree] = re.findall(r"^```text\n(schemas/.*?)^```", text, re.MULTILINE | re.DOTALL)
+    named = list(modules_in(tree))
+    assert len(named) > 50
+    assert [str(path) for path in named if not path.exists()] == []
