@@ -14,13 +14,18 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, decode_notice
+from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind, decode_notice
 from forebay_worker.work import Record
 
 POLL_SECONDS = 0.05
-LOOK_BACK_MS = int(LEASE_SECONDS * 1000)
+LOOK_BACK_MS = 600_000
+"""As far as the topic reaches: a worker that starts minutes after the last one has gone must still hear what ended."""
+
 BROKER_TIMEOUT_SECONDS = 5.0
 TELL_SECONDS_MAX = 1.0
+
+_LASTING = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED})
+"""What stays true; the others mean something for the length of a lease."""
 
 log = structlog.get_logger("forebay.coordination")
 
@@ -40,7 +45,7 @@ Send = Callable[[Notice, Callable[[bool], None]], None]
 
 
 class Coordination:
-    """Follows the topic from ten seconds ago on: as far back as a lease can reach.
+    """Follows the topic from ten minutes ago on: as far back as it reaches.
 
     ``hear`` is given each notice. ``send`` produces one and calls back with whether it was delivered.
     """
@@ -64,6 +69,7 @@ class Coordination:
         self._send = send
         self._assigned = False
         self._read_to: list[int] = []
+        self._first_ends: list[int] = []
         self._wanted_until = float("-inf")
         self._ends: list[int] | None = None
         self._asked_at = 0.0
@@ -121,14 +127,19 @@ class Coordination:
             return
         self._read_to[record.partition()] = record.offset() + 1
         notice = decode_notice(record.value() or b"")
-        if notice is not None:
+        if notice is not None and (notice.kind in _LASTING or not self._is_old(record)):
             self._hear(notice)
+
+    def _is_old(self, record: Record) -> bool:
+        """Whether it was said long before this worker began to listen. What is said since then is heard at once."""
+        age_ms = self._clock.wall_ms() - int(record.timestamp()[1])
+        return record.offset() < self._first_ends[record.partition()] and age_ms > LEASE_SECONDS * 1000
 
     def _assign(self) -> None:
         since = self._clock.wall_ms() - LOOK_BACK_MS
         wanted = [TopicPartition(each.topic, each.partition, since) for each in self._partitions]
         found = self._consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
-        ends = self._end_offsets()
+        ends = self._first_ends = self._end_offsets()
         self._read_to = [each.offset if each.offset >= 0 else end for each, end in zip(found, ends, strict=True)]
         self._consumer.assign(
             [
