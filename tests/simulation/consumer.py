@@ -160,7 +160,7 @@ class GroupConsumer:
             self._reading(each).paused = True
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        for each in partitions:
+        for each in sorted(partitions):
             reading = self._reading(each)
             # What had been fetched was thrown away by the pause.
             reading.paused = False
@@ -213,9 +213,9 @@ class GroupConsumer:
             self._rejoin_wanted = True
             self._rejoin_when_idle()
 
-    def fenced(self) -> None:
+    def fenced(self, member_id: int) -> None:
         """The coordinator no longer knows this member."""
-        if self._closed:
+        if self._closed or self._member_id != member_id:
             return
         self._joining = self._heartbeat_in_flight = False
         self._member_id = None
@@ -237,11 +237,7 @@ class GroupConsumer:
 
     def _session_asked(self, member_id: int) -> None:
         if not self._group.is_member(member_id):
-            self.connection.reply(self._session_over, member_id)
-
-    def _session_over(self, member_id: int) -> None:
-        if self._member_id == member_id:
-            self.fenced()
+            self.connection.reply(self.fenced, member_id)
 
     def _leave(self, member_id: int) -> None:
         if self._group.is_member(member_id):
@@ -278,7 +274,7 @@ class GroupConsumer:
         if self._group.is_member(member_id):
             self._group.heartbeat(member_id, held)
         else:
-            self.connection.reply(self._session_over, member_id)
+            self.connection.reply(self.fenced, member_id)
 
     def _callbacks_of_rebalance(self) -> bool:
         return any(kind != "commit" for kind, _ in self._callbacks)

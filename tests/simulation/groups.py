@@ -154,7 +154,7 @@ class ClassicGroup(Group):
         elif member_id in self.members:
             member = self.members[member_id]
         else:
-            consumer.connection.reply(consumer.fenced)
+            consumer.connection.reply(consumer.fenced, member_id)
             return
         member.held = set(held)
         if self._state != "preparing":
@@ -221,7 +221,7 @@ class ConsumerGroup(Group):
 
     def join(self, consumer: GroupConsumer, member_id: int | None, held: set[Key]) -> None:
         if member_id is not None and member_id not in self.members:
-            consumer.connection.reply(consumer.fenced)
+            consumer.connection.reply(consumer.fenced, member_id)
             return
         member = Member(next(self._ids), consumer, 0)
         self.members[member.id] = member
