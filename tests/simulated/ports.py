@@ -1,4 +1,5 @@
-"""What the worker's core reaches the world through, in memory: a clock, a producer and a consumer. No threads, no I/O.
+"""What the worker's core reaches the world through, in memory: a clock, a producer, a consumer, the other workers. No
+threads, no I/O.
 
 Time stands still unless a test moves it, or a poll that finds nothing spends its timeout.
 """
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.coordination import Notice
 
 Key = tuple[str, int]
 
@@ -31,6 +34,9 @@ class ManualClock:
 
     def wall_ms(self) -> int:
         return int(self._wall_ms)
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Moves both clocks on."""
@@ -279,10 +285,9 @@ class ScriptedConsumer:
             key = (each.topic, each.partition)
             log = self.log_of(key)
             assert log.position is None, "assigned twice"
-            if each.offset == OFFSET_STORED:
-                log.position = self.committed_by_group.get(key, (0, ""))[0]
-            else:
-                log.position = each.offset
+            start = self.committed_by_group.get(key, (0, ""))[0] if each.offset == OFFSET_STORED else each.offset
+            assert start >= 0 or start == OFFSET_BEGINNING
+            log.position = max(0, start)
             log.paused = False
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
@@ -348,3 +353,24 @@ class ScriptedConsumer:
             return None
         log.position = log.records[at].offset() + 1
         return log.records[at]
+
+
+class MemoryPeers:
+    """The other workers: ``told`` is what was said to them, and whether it is durable ``can_be_told``.
+
+    All they say is heard at once, unless ``heard_until`` is set back.
+    """
+
+    def __init__(self) -> None:
+        self.worker_id = "worker-1"
+        self.heard_until = float("inf")
+        self.wanted_until: float | None = None
+        self.told: list[Notice] = []
+        self.can_be_told = True
+
+    def listen_until(self, now: float) -> None:
+        self.wanted_until = now
+
+    def tell(self, notices: list[Notice]) -> bool:
+        self.told += notices
+        return self.can_be_told

@@ -9,10 +9,12 @@ import msgspec
 from forebay_schemas.envelope import JsonCodec, deadline_ms, priority_in
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history
+from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import Pool
-from forebay_worker.offsets import PartitionOffsets
-from forebay_worker.work import Assignment, Work
+from forebay_worker.assignment import Assignment
+from forebay_worker.credit import Credit
+from forebay_worker.work import Work
 from simulated.ports import NOW_MS, MemoryRecord
 
 POOL = Pool("test")
@@ -24,13 +26,27 @@ def envelope(request_id: str = "r-1", **fields: Any) -> bytes:
     return msgspec.json.encode({name: value for name, value in whole.items() if value is not None})
 
 
-def make_assignment(tier: Tier = Tier.MID, *, partition: int = 0, committed: int | None = 0) -> Assignment:
+def make_assignment(
+    tier: Tier = Tier.MID,
+    *,
+    partition: int = 0,
+    committed: int | None = 0,
+    metadata: CommitMetadata = NOTHING,
+    now: float = 0.0,
+    retry_delay_seconds: int = 0,
+    credit: Credit | None = None,
+) -> Assignment:
+    """A partition of a tier's requests, or of its retries when they have a delay."""
     return Assignment(
-        topic=POOL.requests(tier),
+        topic=POOL.retry(tier, retry_delay_seconds) if retry_delay_seconds else POOL.requests(tier),
         partition=partition,
         tier=tier,
+        retry_delay_seconds=retry_delay_seconds,
+        credit=credit if credit is not None else Credit(capacity_records=1),
         epoch=1,
-        offsets=PartitionOffsets(committed=committed),
+        now=now,
+        committed=committed,
+        metadata=metadata,
     )
 
 
@@ -64,6 +80,7 @@ def make_work(
         size_bytes=len(value),
         history=read_history(headers),
         first_enqueued_at=enqueued_at,
+        crashes=assignment.crashes_of(offset),
     )
     try:
         work.request = JsonCodec().decode(value)

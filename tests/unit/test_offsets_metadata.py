@@ -25,17 +25,34 @@ def offsets_in(metadata: CommitMetadata) -> set[int]:
     return {offset for first, length in metadata.finished for offset in range(first, first + length)}
 
 
+def others_in(metadata: CommitMetadata) -> list[tuple[int, int, str]]:
+    """Every offset with a history, ascending: its crashes and what it is."""
+    return sorted(
+        (offset, crashes, what)
+        for what, pairs in (
+            ("running", metadata.running),
+            ("waiting", metadata.waiting),
+            ("handed over", metadata.handed_over),
+        )
+        for offset, crashes in pairs
+    )
+
+
 @st.composite
 def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
+    """Each offset ahead is finished, running, waiting after crashes, handed over, or none of these."""
     committed = draw(st.integers(0, 2**40))
-    ahead = draw(st.sets(st.integers(0, 5_000), max_size=200))
-    finished = draw(st.sets(st.sampled_from(sorted(ahead)))) if ahead else set()
-    running = tuple(
-        (committed + each, draw(st.integers(0, 3))) for each in sorted(ahead - finished) if draw(st.booleans())
-    )
-    lease = draw(st.none() | st.integers(1, 2**43))
+    ahead = draw(st.sets(st.integers(0, 5_000), max_size=60))
+    states: dict[str, list[tuple[int, int]]] = {"finished": [], "running": [], "waiting": [], "handed over": []}
+    for each in sorted(ahead):
+        state = draw(st.sampled_from(["finished", "running", "waiting", "handed over", "nothing"]))
+        if state != "nothing":
+            states[state].append((committed + each, draw(st.integers(0, 3))))
     return committed, CommitMetadata(
-        finished=runs_of(committed + each for each in sorted(finished)), running=running, lease_until_ms=lease
+        finished=runs_of(offset for offset, _ in states["finished"]),
+        running=tuple(states["running"]),
+        waiting=tuple(states["waiting"]),
+        handed_over=tuple(states["handed over"]),
     )
 
 
@@ -43,9 +60,7 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
 @given(commits())
 def test_what_is_written_is_read_again(commit: tuple[int, CommitMetadata]) -> None:
     committed, metadata = commit
-    text = encode_metadata(committed, metadata)
-    said_nothing = not metadata.finished and not metadata.running
-    assert decode_metadata(committed, text) == (NOTHING if said_nothing else metadata)
+    assert decode_metadata(committed, encode_metadata(committed, metadata)) == metadata
 
 
 @settings(deadline=None)
@@ -57,8 +72,9 @@ def test_cutting_forgets_from_the_top_and_invents_nothing(commit: tuple[int, Com
     read = decode_metadata(committed, text)
     assert read is not None
     assert read.finished == metadata.finished[: len(read.finished)]
-    assert read.running == metadata.running[: len(read.running)]
-    if len(read.running) < len(metadata.running):
+    others = others_in(read)
+    assert others == others_in(metadata)[: len(others)]
+    if len(others) < len(others_in(metadata)):
         assert read.finished == (), "running offsets are cut last"
 
 
@@ -110,9 +126,10 @@ def pack(body: bytes, *, kind: bytes = b"\x00", committed: int = 0) -> str:
 
 
 def test_hand_made_text_is_read_as_the_module_describes_it() -> None:
-    # two runs: 5-6 and 9; one running offset, 4, which was running at one crash; no lease
-    assert decode_metadata(3, pack(bytes([2, 2, 2, 2, 1, 1, 1, 1, 0]), committed=3)) == CommitMetadata(
-        finished=((5, 2), (9, 1)), running=((4, 1),)
+    # two runs: 5-6 and 9; 4 is running after one crash, 7 waits after two, 12 was handed over after none
+    body = bytes([2, 2, 2, 2, 1, 3, 1, 1 * 4 + 1, 2, 2 * 4, 4, 2])
+    assert decode_metadata(3, pack(body, committed=3)) == CommitMetadata(
+        finished=((5, 2), (9, 1)), running=((4, 1),), waiting=((7, 2),), handed_over=((12, 0),)
     )
 
 
@@ -131,7 +148,9 @@ def test_hand_made_text_is_read_as_the_module_describes_it() -> None:
         pytest.param(pack(bytes([1, 2, 0, 0, 0])), id="an empty run"),
         pytest.param(pack(bytes([200])), id="a number cut off"),
         pytest.param(pack(b"\xff" * 12 + b"\x01"), id="a number too long"),
-        pytest.param(pack(bytes([0, 0, 0, 0])), id="a number too many"),
+        pytest.param(pack(bytes([0, 0, 0])), id="a number too many"),
+        pytest.param(pack(bytes([0, 1, 0, 3])), id="an offset in no known state"),
+        pytest.param(pack(bytes([0, 2, 0, 1])), id="more offsets announced than there are"),
         pytest.param(pack(b"\xff\xff\x7f\x01\x01"), id="more runs announced than there are"),
         pytest.param(pack(b"\x01\x00" + b"\xff" * 9 + b"\x01" + b"\x00\x00"), id="a run as long as all of time"),
     ],
