@@ -147,7 +147,13 @@ def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
 def producer_config(connection: KafkaConnection, *, client_id: str, record_bytes_max: int) -> dict[str, Any]:
     """An idempotent producer, acks=all. ``record_bytes_max``: ``REQUEST_BYTES_MAX`` or ``LATER_BYTES_MAX``."""
     assert record_bytes_max in (REQUEST_BYTES_MAX, LATER_BYTES_MAX)
-    config = {"linger.ms": 5, "compression.type": "lz4"} | _common(connection, client_id=client_id)
+    config = {
+        # A lone record goes at once: 5 ms of linger were 6 ms of a result's latency (measured). Under load records
+        # gather while two requests are on their way, which saves the broker more than lingering does.
+        "linger.ms": 0,
+        "max.in.flight.requests.per.connection": 2,
+        "compression.type": "lz4",
+    } | _common(connection, client_id=client_id)
     return config | {
         "acks": "all",
         "enable.idempotence": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -58,6 +59,11 @@ def run(
     }
     settings = load_worker_settings(flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay-worker")
+    # What start-up made stays for good, and requests hold no cycles: looking for garbage among them costs 1 to 4
+    # microseconds a request with the default thresholds (measured).
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     asyncio.run(Worker(settings).run())
 
 

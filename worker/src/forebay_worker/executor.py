@@ -14,6 +14,9 @@ from forebay_worker.work import Failure, Work
 RUNS_BETWEEN_YIELDS = 16
 """A handler that never waits would keep the event loop to itself."""
 
+STARTS_PER_TURN = 8
+"""So few runners serve a handler that never waits; one that waits gets its 256 within 32 turns of the loop."""
+
 GIVE_BACK_SECONDS_MAX = 5.0
 
 log = structlog.get_logger("forebay.executor")
@@ -30,13 +33,26 @@ class Executor:
         self._running: dict[int, asyncio.Task[None]] = {}
         self._overdue: set[int] = set()
         self._giving_back = False
+        self._starting = False
 
     def start_runnable(self) -> None:
-        """Starts a runner for each request that may start now. Call it whenever that may have changed."""
-        while (work := self._dispatcher.take()) is not None:
+        """Starts what may start now, a few in each turn of the loop. Call it whenever that may have changed."""
+        if self._starting:
+            return
+        for _ in range(STARTS_PER_TURN):
+            work = self._dispatcher.take()
+            if work is None:
+                return
             task = asyncio.create_task(self._run(work))
             self._tasks.add(task)
             task.add_done_callback(self._ended)
+        # A runner that need not wait takes the next request itself: only what these leave is for new ones.
+        self._starting = True
+        asyncio.get_running_loop().call_soon(self._start_more)
+
+    def _start_more(self) -> None:
+        self._starting = False
+        self.start_runnable()
 
     def cancel_overdue(self) -> None:
         """Gives up the executions whose deadline has passed; each is reported as expired."""
