@@ -8,6 +8,8 @@ import math
 import random
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -20,28 +22,36 @@ from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 TOKEN_SECONDS = 0.05
 """What the engine takes for a token."""
 
-_WORK_SECONDS = (0.05, 3.0)
 _BURST_EVERY_SECONDS = 20.0
 _BURST_SECONDS = 4.0
 _BURST_FACTOR = 2.0
 _TIERS = {Tier.HIGH: 3, Tier.MID: 4, Tier.LOW: 3}
-_TTL_MS = {900_000: 90, 90_000: 7, 4_000: 3}
-_TWICE_SHARE = 0.01
-_JUNK_SHARE = 0.004
 _FLUSH_SECONDS_MAX = 120.0
 _LOG = logging.getLogger("tests.kafka")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """What is submitted. ``work_seconds``: least and most of a request, most often small. ``ttl_ms``: how often each
+    time to live comes. ``twice_share``: submitted again within ten seconds. ``junk_share``: not decodable."""
+
+    per_second: float
+    work_seconds: tuple[float, float]
+    ttl_ms: Mapping[int, int]
+    twice_share: float = 0.0
+    junk_share: float = 0.0
 
 
 class Load:
     """Produces while the block runs. ``accepted``, ``junk``: ids and keys whose delivery the brokers confirmed."""
 
-    def __init__(self, kafka: KafkaAccess, pool: Pool, *, per_second: float, seed: int) -> None:
+    def __init__(self, kafka: KafkaAccess, pool: Pool, mix: Mix, *, seed: int) -> None:
         self.accepted: set[str] = set()
         self.junk: set[str] = set()
         self.refused: list[str] = []
         """Errors of deliveries that failed: those requests may or may not have come in."""
         self._pool = pool
-        self._per_second = per_second
+        self._mix = mix
         self._random = random.Random(seed)
         self._seed = seed
         self._stop = threading.Event()
@@ -85,7 +95,7 @@ class Load:
                 number += 1
                 self._produce_one(number, due, twice)
                 bursting = due % _BURST_EVERY_SECONDS < _BURST_SECONDS
-                due += self._random.expovariate(self._per_second * (_BURST_FACTOR if bursting else 1.0))
+                due += self._random.expovariate(self._mix.per_second * (_BURST_FACTOR if bursting else 1.0))
             for again in [each for each in twice if each[0] <= passed]:
                 twice.remove(again)
                 self._send(again[1], again[2], again[3], self.accepted)
@@ -93,16 +103,16 @@ class Load:
             self._stop.wait(0.02)
 
     def _produce_one(self, number: int, now: float, twice: list[tuple[float, Tier, bytes, str]]) -> None:
-        draw = self._random
+        draw, mix = self._random, self._mix
         [tier] = draw.choices(list(_TIERS), list(_TIERS.values()))
-        if draw.random() < _JUNK_SHARE:
+        if draw.random() < mix.junk_share:
             self._send(
                 tier, draw.choice([b"{", b"\xff\x00junk", b"[]", b'{"request_id": 7}']), f"junk-{number}", self.junk
             )
             return
-        low, high = (math.log(seconds) for seconds in _WORK_SECONDS)
+        low, high = (math.log(seconds) for seconds in mix.work_seconds)
         tokens = max(1, round(math.exp(draw.uniform(low, high)) / TOKEN_SECONDS))
-        [ttl_ms] = draw.choices(list(_TTL_MS), list(_TTL_MS.values()))
+        [ttl_ms] = draw.choices(list(mix.ttl_ms), list(mix.ttl_ms.values()))
         request_id = f"{self._seed}-{number}"
         envelope: dict[str, Any] = {
             "request_id": request_id,
@@ -113,7 +123,7 @@ class Load:
         }
         value = json.dumps(envelope).encode()
         self._send(tier, value, request_id, self.accepted)
-        if draw.random() < _TWICE_SHARE:
+        if draw.random() < mix.twice_share:
             twice.append((now + draw.uniform(0.0, 10.0), tier, value, request_id))
 
     def _send(self, tier: Tier, value: bytes, key: str, confirmed: set[str]) -> None:

@@ -13,7 +13,7 @@ from chaos.commit_watch import CommitWatch
 from chaos.conductor import Conductor
 from chaos.facts import End, Facts, PartitionKey, RunError, Trouble
 from chaos.ledger import Ledger, make_ledger
-from chaos.load import TOKEN_SECONDS, Load
+from chaos.load import TOKEN_SECONDS, Load, Mix
 from chaos.plan import Plan
 from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes, read_records
 from chaos.stalls import Stall, find_stalls
@@ -23,7 +23,13 @@ from forebay_sandbox.engine_process import running_engine
 from forebay_schemas.topics import Pool
 
 _PARTITIONS = 6
-_REQUESTS_PER_SECOND = 22.0
+_MIX = Mix(
+    per_second=22.0,
+    work_seconds=(0.05, 3.0),
+    ttl_ms={900_000: 90, 90_000: 7, 4_000: 3},
+    twice_share=0.01,
+    junk_share=0.004,
+)
 _START_SECONDS_MAX = 120.0
 _DRAIN_SECONDS_MAX = 240.0
 _STILL_SECONDS_MAX = 75.0
@@ -76,7 +82,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
             conductor.start_worker(slot)
         if not conductor.wait(workers.all_work, seconds=_START_SECONDS_MAX):
             raise RunError(f"the workers do not start; see their logs in {folder}")
-        with Load(cluster.kafka, pool, per_second=_REQUESTS_PER_SECOND, seed=plan.seed) as load:
+        with Load(cluster.kafka, pool, _MIX, seed=plan.seed) as load:
             conductor.play(plan)
         conductor.say(f"all is mended; {len(load.accepted)} accepted; waiting for what is left")
         unfinished = _drain(conductor, commits, workers, plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from chaos.facts import End, Life, RunError
+from forebay_sandbox.engine_process import call
 
 # The command itself, in a process that ends with this one however this one ends.
 _PROGRAM = (
@@ -70,6 +72,16 @@ class Workers:
     def all_work(self) -> bool:
         """Whether each has started so far that it heeds signals and takes requests."""
         return all(self._has_begun(life) for life in self.lives)
+
+    def is_ready(self, life: Life) -> bool:
+        """Whether every group has given it its share."""
+        if not self._has_begun(life):
+            return False
+        for line in self.log_path(life.worker).read_text(errors="replace").splitlines():
+            if '"working"' in line:
+                with suppress(OSError):
+                    return call(f"http://127.0.0.1:{json.loads(line)['ops_port']}", "GET", "/readyz")[0] == 200
+        return False
 
     def _has_begun(self, life: Life) -> bool:
         return '"working"' in self.log_path(life.worker).read_text(errors="replace")
