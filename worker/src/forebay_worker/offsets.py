@@ -55,14 +55,12 @@ class PartitionOffsets:
 
     def finish_below(self, offset: int) -> None:
         """Notes that every offset below is finished, received or not."""
-        lowest = self.position()
-        if lowest is None:
+        while self._pending and self._pending[0] < offset:
+            self._pending.popleft()
+        self._finished = {each for each in self._finished if each >= offset}
+        if self._next is None or self._next < offset:
             self._next = offset
-            return
-        self._finished.update(range(lowest, offset))
         self._advance()
-        if not self._pending and self._next is not None and self._next < offset:
-            self._next = offset
 
     def _advance(self) -> None:
         pending, finished = self._pending, self._finished

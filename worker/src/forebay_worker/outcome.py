@@ -84,6 +84,8 @@ class Reporter:
         self._last_delivery = clock.monotonic()
         self.undelivered_records = 0
         self.undelivered_bytes = 0
+        self.fatal: str | None = None
+        """Why the producer can never deliver anything again; None while it can."""
 
     def accepts(self, now: float) -> bool:
         """Whether more may be started: false when outcomes pile up or none is delivered any more."""
@@ -299,6 +301,8 @@ class Reporter:
         self._stats.produce_failures += 1
         cause = error.args[0] if isinstance(error, KafkaException) else error
         code = cause.code() if isinstance(cause, KafkaError) else None
+        if isinstance(cause, KafkaError) and cause.fatal():
+            self.fatal = cause.str()
         if code in _TOO_LARGE and record.size_bytes > SMALL_RECORD_BYTES:
             self._uncount(record.value)
             self._without_size(work, record)

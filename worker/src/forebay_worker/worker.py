@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.errors import KafkaFailedError
 from forebay_schemas.kafka import (
     KafkaConnection,
     consumer_config,
@@ -195,6 +196,11 @@ class Worker:
         while not done():
             self._loop_heartbeat = self._clock.monotonic()
             self._reporter.poll()
+            if self._reporter.fatal is not None:
+                # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
+                raise KafkaFailedError(
+                    f"outcomes can no longer be delivered: {self._reporter.fatal}; restart the worker"
+                )
             self._dispatcher.tick()
             self._hand_overs.step(self._loop_heartbeat)
             self._executor.cancel_overdue()
