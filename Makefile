@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-unit lint format bench clean
+.PHONY: help bootstrap demo up down test test-unit lint format bench chaos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ format: bootstrap ## let ruff rewrite the sources
 
 bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop of the same run
 	@$(BIN)/python -m benchmarks
+
+chaos: bootstrap ## break things by SEED=n for SECONDS=s (300) on three brokers; ends with a ledger as one JSON line
+	@cd tests && ../$(BIN)/python -m chaos --seed $(or $(SEED),1) --seconds $(or $(SECONDS),300)
 
 clean: down ## stop the stack and delete what was built
 	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis
