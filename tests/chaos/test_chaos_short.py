@@ -11,8 +11,9 @@ from chaos.report import as_document, broken_promises
 from chaos.run import run_plan
 from forebay_sandbox.kafka_access import KafkaAccess
 
-# Seed 12 has in a minute: TODO
-_SEED = 12
+# In a minute this seed kills two workers and stops one beyond its session, ends and adds one each, kills a broker, cuts
+# a link, and has the engine refuse some requests and be slow.
+_SEED = 193
 _SECONDS = 60.0
 
 
