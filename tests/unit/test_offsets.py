@@ -1,16 +1,14 @@
-"""Which offsets may be committed, by hand-drawn partitions and against a model; and who may still execute what."""
+"""Which offsets may be committed, by hand-drawn partitions and against a model."""
 
 from __future__ import annotations
-
-import threading
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, decode_metadata
-from forebay_worker.offsets import Claims, PartitionOffsets
+from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_worker.offsets import PartitionOffsets
 
 
 def drawn(partition: str) -> PartitionOffsets:
@@ -26,19 +24,19 @@ def drawn(partition: str) -> PartitionOffsets:
     return tracker
 
 
-def beyond(tracker: PartitionOffsets, *, running: tuple[int, ...] = ()) -> str:
-    """What the commit says from its position on, drawn: o finished, x running, . nothing."""
+def said(tracker: PartitionOffsets) -> str:
+    """What is named as finished from the position on, drawn: o finished, . not."""
     position = tracker.position()
+    finished = {each for first, length in tracker.finished_beyond() for each in range(first, first + length)}
+    if not finished:
+        return ""
     assert position is not None
-    read = decode_metadata(position, tracker.metadata(running=tuple((offset, 0) for offset in running)))
-    assert read is not None
-    states = {offset: "o" for first, length in read.finished for offset in range(first, first + length)}
-    states |= dict.fromkeys((offset for offset, _ in read.running), "x")
-    return "".join(states.get(position + at, ".") for at in range(max(states) - position + 1)) if states else ""
+    assert min(finished) >= position, "below the commit everything is finished: it is not named"
+    return "".join("o" if position + at in finished else "." for at in range(max(finished) - position + 1))
 
 
 @pytest.mark.parametrize(
-    ("partition", "position", "said"),
+    ("partition", "position", "beyond"),
     [
         ("", 0, ""),
         ("x", 0, ""),
@@ -60,11 +58,11 @@ def beyond(tracker: PartitionOffsets, *, running: tuple[int, ...] = ()) -> str:
     ],
 )
 def test_the_commit_stands_at_the_lowest_unfinished_and_names_what_is_finished_beyond(
-    partition: str, position: int, said: str
+    partition: str, position: int, beyond: str
 ) -> None:
     tracker = drawn(partition)
     assert tracker.position() == position
-    assert beyond(tracker) == said
+    assert said(tracker) == beyond
 
 
 def test_a_gap_at_the_end_is_passed_once_a_record_shows_it() -> None:
@@ -74,19 +72,6 @@ def test_a_gap_at_the_end_is_passed_once_a_record_shows_it() -> None:
     assert tracker.position() == 9
     tracker.finish(9)
     assert tracker.position() == 10
-
-
-@pytest.mark.parametrize(
-    ("running", "said"),
-    [((), ".o.o"), ((0, 2), "xoxo"), ((2,), ".oxo")],
-)
-def test_the_commit_names_what_runs(running: tuple[int, ...], said: str) -> None:
-    assert beyond(drawn("xoxo"), running=running) == said
-
-
-def test_running_offsets_below_the_commit_are_not_named() -> None:
-    """Finished, but whoever executes it has not let go of its claim yet."""
-    assert beyond(drawn("oox"), running=(1, 2)) == "x"
 
 
 def test_what_was_delivered_before_is_not_handed_out_again() -> None:
@@ -107,10 +92,10 @@ def test_what_finished_before_it_arrived_is_not_handed_out() -> None:
 def test_what_finished_ahead_and_never_arrives_is_forgotten() -> None:
     tracker = drawn("o")
     tracker.finish(2)
-    assert beyond(tracker) == ".o"
+    assert said(tracker) == ".o"
     tracker.receive(5)
     assert tracker.position() == 5
-    assert beyond(tracker) == ""
+    assert said(tracker) == ""
 
 
 def test_finishing_twice_changes_nothing() -> None:
@@ -118,26 +103,64 @@ def test_finishing_twice_changes_nothing() -> None:
     for offset in (1, 0, 0, 1):
         tracker.finish(offset)
     assert tracker.position() == 2
-    assert beyond(tracker) == ""
+    assert said(tracker) == ""
     tracker.finish(2)
     tracker.finish(2)
     assert tracker.position() == 3
-    assert beyond(tracker) == ""
+    assert said(tracker) == ""
 
 
 def test_a_partition_never_read_has_nothing_to_commit() -> None:
     tracker = PartitionOffsets(committed=None)
-    assert (tracker.position(), tracker.next_offset, tracker.metadata(running=())) == (None, None, "")
+    assert (tracker.position(), tracker.next_offset, tracker.finished_beyond()) == (None, None, ())
     assert tracker.receive(400)
     assert (tracker.position(), tracker.next_offset) == (400, 401)
 
 
 def test_records_that_retention_took_away_hold_nothing_up() -> None:
     """Committed at 10, but the log now begins at 500."""
-    tracker = PartitionOffsets(committed=10, metadata=CommitMetadata(finished=((11, 3),)))
+    tracker = PartitionOffsets(committed=10, finished=((11, 3),))
     assert tracker.receive(500)
     assert tracker.position() == 500
-    assert beyond(tracker) == ""
+    assert said(tracker) == ""
+
+
+@pytest.mark.parametrize(
+    ("partition", "below", "position", "beyond"),
+    [
+        ("xxxx", 0, 0, ""),
+        ("xxxx", 2, 2, ""),
+        ("xxox", 2, 3, ""),
+        ("xoxo", 1, 2, ".o"),
+        ("xxxx", 4, 4, ""),
+        # Before it is received: what arrives below is known as finished.
+        ("", 3, 3, ""),
+        ("xx", 3, 3, ""),
+        ("o_x", 9, 9, ""),
+        ("ooo", 2, 3, ""),
+    ],
+)
+def test_what_another_owner_committed_past_is_finished(partition: str, below: int, position: int, beyond: str) -> None:
+    tracker = drawn(partition)
+    tracker.finish_below(below)
+    assert (tracker.position(), said(tracker)) == (position, beyond)
+    next_offset = tracker.next_offset
+    assert next_offset is not None
+    assert not any(tracker.receive(offset) for offset in range(next_offset))
+    assert tracker.receive(next_offset)
+    assert tracker.position() == position
+
+
+def test_a_commit_heard_of_before_anything_was_read_is_where_reading_begins() -> None:
+    tracker = PartitionOffsets(committed=None)
+    tracker.finish_below(400)
+    assert (tracker.position(), tracker.next_offset) == (400, 400)
+
+
+def test_a_commit_far_ahead_takes_no_memory() -> None:
+    tracker = drawn("xx")
+    tracker.finish_below(10**15)
+    assert (tracker.position(), tracker.pending_count, said(tracker)) == (10**15, 0, "")
 
 
 class OffsetsModel(RuleBasedStateMachine):
@@ -190,6 +213,14 @@ class OffsetsModel(RuleBasedStateMachine):
             self.tracker.finish(next_offset + ahead)
             self.finished.add(next_offset + ahead)
 
+    @rule(ahead=st.integers(-5, 15))
+    def another_owner_committed(self, ahead: int) -> None:
+        """A commit is heard of: everything below it is finished, be it received, still to come, or a gap."""
+        position = self.tracker.position()
+        if position is not None:
+            self.tracker.finish_below(position + ahead)
+            self.finished.update(range(position, position + ahead))
+
     @precondition(lambda self: self.finished)
     @rule(data=st.data())
     def finish_again(self, data: st.DataObject) -> None:
@@ -199,8 +230,8 @@ class OffsetsModel(RuleBasedStateMachine):
     def commit(self) -> None:
         position = self.tracker.position()
         if position is not None:
-            running = tuple((offset, 0) for offset in sorted(self.handed_out - self.finished))
-            self.committed = (position, self.tracker.metadata(running=running))
+            text = encode_metadata(position, CommitMetadata(finished=self.tracker.finished_beyond()))
+            self.committed = (position, text)
 
     @rule(committing=st.booleans())
     def reassign(self, committing: bool) -> None:
@@ -208,9 +239,9 @@ class OffsetsModel(RuleBasedStateMachine):
         if committing:
             self.commit()
         offset, text = self.committed if self.committed is not None else (None, "")
-        metadata = NOTHING if offset is None else decode_metadata(offset, text)
+        metadata = decode_metadata(offset or 0, text)
         assert metadata is not None
-        self.tracker = PartitionOffsets(committed=offset, metadata=metadata)
+        self.tracker = PartitionOffsets(committed=offset, finished=metadata.finished)
         known = set().union(*(range(first, first + length) for first, length in metadata.finished))
         self.finished = {each for each in self.finished if each in known or (offset is not None and each < offset)}
         self.handed_out = set()
@@ -235,56 +266,9 @@ class OffsetsModel(RuleBasedStateMachine):
         position = self.tracker.position()
         if position is None:
             return
-        read = decode_metadata(position, self.tracker.metadata(running=()))
-        assert read is not None
-        said = {offset for first, length in read.finished for offset in range(first, first + length)}
-        assert said == {offset for offset in self.finished if offset >= position}
+        named = {each for first, length in self.tracker.finished_beyond() for each in range(first, first + length)}
+        assert named == {offset for offset in self.finished if offset >= position}
 
 
 TestOffsetsModel = OffsetsModel.TestCase
 TestOffsetsModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-
-
-def test_after_close_nothing_is_claimed() -> None:
-    claims = Claims()
-    assert claims.claim(3)
-    assert claims.claim(1)
-    assert claims.running() == (1, 3)
-    assert claims.close() == (1, 3)
-    assert not claims.is_open
-    assert not claims.claim(2)
-    assert claims.running() == (1, 3)
-    claims.release(1)
-    claims.release(7)
-    assert claims.close() == (3,)
-
-
-def test_what_close_returned_is_all_that_runs_whatever_the_threads_do() -> None:
-    for _ in range(30):
-        claims = Claims()
-        granted: list[list[int]] = [[] for _ in range(4)]
-        start = threading.Barrier(5)
-
-        def claim_all(
-            number: int,
-            claims: Claims = claims,
-            granted: list[list[int]] = granted,
-            start: threading.Barrier = start,
-        ) -> None:
-            start.wait()
-            for offset in range(number, 4_000, 4):
-                if not claims.claim(offset):
-                    return
-                granted[number].append(offset)
-
-        threads = [threading.Thread(target=claim_all, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        start.wait()
-        while sum(map(len, granted)) < 200:
-            pass
-        closed_with = claims.close()
-        for thread in threads:
-            thread.join()
-        assert sorted(offset for each in granted for offset in each) == list(closed_with)
-        assert claims.running() == closed_with
