@@ -1,0 +1,133 @@
+"""Reads a pool's dead letters, and which of them were replayed. Talks to the brokers; commits nothing.
+
+Each reading goes up to the ends that the topic had when it began, one partition after the other, and keeps no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from forebay_producer.dead_letters import Letter, LetterDecoder
+from forebay_producer.dead_letters_audit import Replayed, decode_audit
+from forebay_producer.passing import until_passed
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError, TopicMissingError
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    make_admin,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.topics import Pool
+
+CLIENT_ID: Final = "forebay-dead-letters"
+
+_SILENT_SECONDS_MAX: Final = 10.0
+_POLL_SECONDS: Final = 0.2
+_BATCH_RECORDS_MAX: Final = 500
+
+
+class DeadLetterReader:
+    """Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; so are its readings."""
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._clock = clock
+        admin = make_admin(connection, client_id=CLIENT_ID)
+        topics = [pool.dead_letter, pool.audit]
+        self._partitions = require_topics(admin, topics, connection=connection, pool=pool.name)
+        self.topic_id = self._ask_topic_id(admin)
+        """Kafka's id of the dead-letter topic."""
+
+    def replayed(self) -> Replayed:
+        """What the audit topic tells of replays up to now."""
+        replayed = Replayed(topic_id=self.topic_id)
+        for record in self._read(self._pool.audit):
+            audit = decode_audit(record.value())
+            if audit is not None:
+                replayed.add(audit)
+        return replayed
+
+    def letters(self) -> Iterator[Letter]:
+        """All dead letters up to now; those of a partition in its order."""
+        decoder = LetterDecoder(self._pool)
+        return map(decoder.decode, self._read(self._pool.dead_letter))
+
+    def _ask_topic_id(self, admin: AdminClient) -> str:
+        topic = self._pool.dead_letter
+
+        def ask() -> Any:
+            answers = admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_TIMEOUT_SECONDS)
+            return answers[topic].result()
+
+        try:
+            return str(until_passed()(ask).topic_id)
+        except KafkaException as error:
+            doing = f"asking for the id of {topic}"
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing) from None
+
+    def _read(self, topic: str) -> Iterator[Message]:
+        config = reader_config(self._connection, client_id=CLIENT_ID) | {
+            # Told where a partition ends, a reader is done there even when the last offsets hold no record.
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            # Prefetch beyond this gains nothing, and dead letters can have 8 MiB each.
+            "queued.max.messages.kbytes": 16 * 1024,
+        }
+        consumer = create_client(Consumer, config)
+        try:
+            bounds = [self._bounds(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
+            for partition, (first, end) in enumerate(bounds):
+                if first < end:
+                    consumer.assign([TopicPartition(topic, partition, first)])
+                    yield from self._read_partition(consumer, topic, partition, end)
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}") from None
+        finally:
+            consumer.close()
+
+    def _bounds(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
+        bounds: tuple[int, int] = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)
+        return bounds
+
+    def _read_partition(self, consumer: Consumer, topic: str, partition: int, end: int) -> Iterator[Message]:
+        heard_at = self._clock.monotonic()
+        while True:
+            first = consumer.poll(_POLL_SECONDS)
+            if first is None:
+                if self._clock.monotonic() - heard_at > _SILENT_SECONDS_MAX:
+                    servers = self._connection.bootstrap_servers
+                    raise BrokerUnreachableError(f"the brokers at {servers} went silent before the end of {topic}")
+                continue
+            # consume() with a timeout would wait for all of it even with records in hand.
+            for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
+                error = message.error()
+                if error is not None:
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        self._met(error, topic)
+                    elif message.partition() == partition:
+                        return
+                    continue
+                offset = message.offset()
+                assert offset is not None
+                if offset >= end:
+                    return
+                yield message
+                if offset == end - 1:
+                    return
+            heard_at = self._clock.monotonic()
+
+    def _met(self, error: KafkaError, topic: str) -> None:
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            raise TopicMissingError([topic], pool=self._pool.name)
+        if not is_unreachable(error) and not error.retriable():
+            raise as_forebay_error(error, connection=self._connection, doing=f"reading {topic}")

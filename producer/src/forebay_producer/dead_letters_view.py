@@ -1,0 +1,93 @@
+"""One dead letter for people and programs: as a JSON object, and as lines of text. Pure."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+import msgspec
+
+from forebay_producer.dead_letters import Letter
+from forebay_schemas import headers as h
+from forebay_schemas.reasons import REASONS_BY_CODE
+
+_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
+    """Everything the letter says; the payload, and a value that is no envelope, only with ``payload``."""
+    reason = REASONS_BY_CODE.get(letter.reason or "")
+    view: dict[str, Any] = {
+        "request_id": letter.request_id,
+        "place": letter.place,
+        "at": letter.at_ms,
+        "replayed": replayed,
+        "reason": letter.reason,
+        "meaning": None if reason is None else reason.meaning,
+        "action": None if reason is None else reason.action,
+        "error": letter.header(h.DLT_EXCEPTION_MESSAGE),
+        "error_class": letter.header(h.DLT_EXCEPTION_FQCN),
+        "attempt": letter.history.attempt,
+        "replay_count": letter.history.replay_count,
+        "first_enqueued_at": letter.history.first_enqueued_at,
+        "worker": letter.header(h.WORKER),
+        "tier": letter.tier,
+        "tenant": letter.tenant,
+        "original": {
+            "topic": letter.header(h.DLT_ORIGINAL_TOPIC),
+            "partition": letter.header(h.DLT_ORIGINAL_PARTITION),
+            "offset": letter.header(h.DLT_ORIGINAL_OFFSET),
+            "timestamp": letter.header(h.DLT_ORIGINAL_TIMESTAMP),
+            "group": letter.header(h.DLT_ORIGINAL_CONSUMER_GROUP),
+        },
+        "key": _shown(letter.key),
+        "value_bytes": None if letter.value is None else len(letter.value),
+        "headers": [[name, _shown(value)] for name, value in letter.headers],
+    }
+    if letter.request is not None and letter.value is not None:
+        fields = _fields_decoder.decode(letter.value)
+        view["envelope"] = {name: item for name, item in fields.items() if payload or name != "payload"}
+    else:
+        view["problem"] = str(letter.problem)
+        if payload:
+            view["value"] = _shown(letter.value)
+    return view
+
+
+def view_text(view: dict[str, Any]) -> str:
+    """The same as lines ``name  value``; what is no plain text is escaped."""
+    lines: list[tuple[str, str]] = []
+    for name, item in view.items():
+        if name == "headers":
+            lines += [(f"header {printable(header)}", _line(value)) for header, value in item]
+        elif name in ("envelope", "original"):
+            lines += [(f"{name} {printable(key)}", _line(value)) for key, value in item.items()]
+        else:
+            lines.append((name, _line(item)))
+    width = max(len(name) for name, _ in lines)
+    return "".join(f"{name.ljust(width)}  {text}\n" for name, text in lines)
+
+
+def printable(text: str) -> str:
+    """The text with its control characters escaped: what a stranger sent must not steer a terminal."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _line(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, msgspec.Raw):
+        return printable(bytes(value).decode(errors="replace"))
+    if isinstance(value, dict):
+        return f"base64 {value['base64']}"
+    return printable(str(value))
+
+
+def _shown(value: bytes | None) -> str | dict[str, str] | None:
+    """Text where it is text, else base64 that says so."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

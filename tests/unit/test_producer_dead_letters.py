@@ -1,0 +1,257 @@
+"""Dead letters by the table: what is counted, what a replay sends, what cannot be replayed, what is remembered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from forebay_producer.dead_letters import (
+    GROUPS_MAX,
+    OTHERS,
+    SAMPLES_MAX,
+    By,
+    Groups,
+    Letter,
+    LetterDecoder,
+    Refusal,
+    Replay,
+    plan_replay,
+)
+from forebay_producer.dead_letters_audit import ReplayAudit, Replayed, decode_audit, encode_audit
+from forebay_producer.dead_letters_view import view_of, view_text
+from forebay_schemas.headers import Header
+from forebay_schemas.topics import Pool
+
+POOL = Pool("p")
+NOW_MS = 1_900_000_000_000
+FOREIGN: list[Header] = [("x-a", b"\x00\xff"), ("x-none", None), ("x-a", b"2"), ("traceparent", b"00-aa-bb-01")]
+ENVELOPE: dict[str, Any] = {"request_id": "r", "biz_type": "chat_completion", "payload": {"model": "m"}, "own": [1.50]}
+
+
+@dataclass
+class StoredRecord:
+    """A record as it was read."""
+
+    stored_value: bytes | None
+    stored_headers: list[Header]
+    stored_key: bytes | None = b"r"
+    stored_at: tuple[int, int] = (0, 7)
+    timestamp_ms: int = NOW_MS
+    replaced: list[Any] = field(default_factory=list)
+
+    def partition(self) -> int:
+        return self.stored_at[0]
+
+    def offset(self) -> int:
+        return self.stored_at[1]
+
+    def key(self) -> bytes | None:
+        return self.stored_key
+
+    def value(self) -> bytes | None:
+        return self.stored_value
+
+    def headers(self) -> list[Header]:
+        return self.stored_headers
+
+    def set_headers(self, value: Any, /) -> None:
+        self.replaced.append(value)
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.timestamp_ms
+
+
+def letter(
+    envelope: object = ENVELOPE,
+    *,
+    value: bytes | None = b"",
+    reason: str = "backend_error",
+    topic: str = "forebay.p.requests.high",
+    more: list[Header] | None = None,
+    **record: Any,
+) -> Letter:
+    """A dead letter as a worker writes it; ``value`` as it is, or ``envelope`` as JSON."""
+    headers: list[Header] = [
+        *FOREIGN,
+        *(more or []),
+        ("forebay-reason", reason.encode()),
+        ("forebay-attempt", b"4"),
+        ("forebay-first-enqueued-at", b"1800000000000"),
+        ("forebay-not-before", b"1800000001000"),
+        ("forebay-worker", b"w-1"),
+        ("kafka_dlt-original-topic", topic.encode()),
+        ("kafka_dlt-original-partition", b"2"),
+        ("kafka_dlt-original-offset", b"11"),
+        ("kafka_dlt-exception-fqcn", b"forebay.backend_error"),
+        ("kafka_dlt-exception-message", b"boom\x1b[31m"),
+    ]
+    whole = json.dumps(envelope).encode() if value == b"" else value
+    return LetterDecoder(POOL).decode(StoredRecord(stored_value=whole, stored_headers=headers, **record))
+
+
+def plan(one: Letter, ttl_ms: int | None = None) -> Replay | Refusal:
+    return plan_replay(one, pool=POOL, now_ms=NOW_MS, ttl_ms=ttl_ms)
+
+
+@pytest.mark.parametrize(
+    ("topic", "to"),
+    [
+        ("forebay.p.requests.high", "forebay.p.requests.high"),
+        ("forebay.p.requests.low", "forebay.p.requests.low"),
+        ("forebay.p.retry.mid.5s", "forebay.p.requests.mid"),
+    ],
+)
+def test_a_replay_is_the_original_record_with_its_hops_taken_off(topic: str, to: str) -> None:
+    one = letter(topic=topic, stored_key=b"\x00key")
+    replay = plan(one)
+    assert isinstance(replay, Replay)
+    assert (replay.topic, replay.key, replay.value) == (to, b"\x00key", one.value)
+    assert replay.headers == [*FOREIGN, ("forebay-replay-count", b"1")]
+    assert replay.replay_count == 1
+
+
+def test_the_replay_count_grows_and_stands_once() -> None:
+    replay = plan(letter(more=[("forebay-replay-count", b"2"), ("forebay-tenant", b"acme")]))
+    assert isinstance(replay, Replay)
+    assert replay.headers == [*FOREIGN, ("forebay-tenant", b"acme"), ("forebay-replay-count", b"3")]
+
+
+LATE = NOW_MS - 1
+
+
+@pytest.mark.parametrize(
+    ("one", "ttl_ms", "refusal"),
+    [
+        (letter(), None, None),
+        (letter(value=b"garbage", reason="undecodable"), None, Refusal.UNDECODABLE),
+        (letter(value=b"garbage", reason="undecodable"), 1_000, Refusal.UNDECODABLE),
+        (letter(value=None, reason="undecodable"), None, Refusal.UNDECODABLE),
+        (letter(value=None), None, Refusal.CONTENT_MISSING),
+        (letter(topic="forebay.other.requests.high"), None, Refusal.FOREIGN_TOPIC),
+        (letter({**ENVELOPE, "expire_at": LATE}), None, Refusal.PAST_DEADLINE),
+        (letter({**ENVELOPE, "expire_at": LATE}), 1_000, None),
+        (letter({**ENVELOPE, "expire_at": LATE, "ttl_ms": 5}), None, None),
+        (letter({**ENVELOPE, "expire_at": LATE, "sent_at": LATE - 5_000}), None, None),
+        (letter({**ENVELOPE, "expire_at": NOW_MS + 60_000}), None, None),
+    ],
+)
+def test_what_cannot_be_replayed_says_why(one: Letter, ttl_ms: int | None, refusal: Refusal | None) -> None:
+    found = plan(one, ttl_ms)
+    assert (found if isinstance(found, Refusal) else None) is refusal
+
+
+def test_a_new_ttl_changes_nothing_else_in_the_envelope() -> None:
+    value = b'{"request_id":"r","ttl_ms":5,"biz_type":"x","payload":{"a":1.50,"b":"\\u00e9"},"own":{"z":[1e2]}}'
+    replay = plan(letter(value=value), ttl_ms=60_000)
+    assert isinstance(replay, Replay)
+    assert replay.value == value.replace(b'"ttl_ms":5', b'"ttl_ms":60000')
+
+
+@pytest.mark.parametrize(
+    ("by", "name"),
+    [
+        (By.REASON, "backend_error"),
+        (By.TIER, "high"),
+        (By.TENANT, "acme"),
+        (By.BIZ_TYPE, "chat_completion"),
+        (By.MODEL, "m"),
+        (By.ERROR_CLASS, "forebay.backend_error"),
+    ],
+)
+def test_dead_letters_are_counted_by_kind_and_replayed_ones_apart(by: By, name: str) -> None:
+    groups = Groups(by)
+    for number in range(5):
+        one = {**ENVELOPE, "request_id": f"r-{number}", "tenant": "acme"}
+        groups.add(letter(one, timestamp_ms=NOW_MS - number), replayed=number == 4)
+    groups.add(letter(value=None, topic="?", reason="other"), replayed=True)
+    first = groups.ranked()[0]
+    assert (first.name, first.open) == (name, 4)
+    assert (first.first_seen, first.last_seen) == (NOW_MS - 4, NOW_MS)
+    assert list(first.sample_ids) == ["r-1", "r-2", "r-3"]
+    assert len(first.sample_ids) == SAMPLES_MAX
+    assert sum(group.replayed for group in groups.ranked()) == 2
+
+
+def test_groups_without_end_are_counted_together() -> None:
+    groups = Groups(By.REASON)
+    for number in range(GROUPS_MAX + 50):
+        groups.add(letter(reason=f"reason-{number}"), replayed=False)
+    ranked = groups.ranked()
+    assert len(ranked) == GROUPS_MAX + 1
+    assert (ranked[0].name, ranked[0].open) == (OTHERS, 50)
+
+
+AUDIT = ReplayAudit(
+    at=NOW_MS,
+    by="me@here",
+    dead_letter_topic_id="topic-1",
+    partition=1,
+    offset=70_000,
+    request_id="r",
+    replay_count=1,
+    reason=None,
+    topic="forebay.p.requests.high",
+    to_partition=0,
+    to_offset=3,
+    ttl_ms=None,
+)
+
+
+def test_a_replay_is_remembered_by_its_place_and_by_its_request() -> None:
+    replayed = Replayed(topic_id="topic-1")
+    audit = decode_audit(encode_audit(AUDIT))
+    assert audit == AUDIT
+    replayed.add(AUDIT)
+    assert replayed.has_place(1, 70_000)
+    assert not any(replayed.has_place(*place) for place in ((0, 70_000), (1, 70_001), (1, 69_999), (1, 4_464)))
+    assert replayed.has_request("r", 1)
+    assert not replayed.has_request("r", 2)
+    assert not replayed.has_request(None, 1)
+
+
+def test_replays_from_a_topic_that_was_made_anew_do_not_count() -> None:
+    replayed = Replayed(topic_id="topic-2")
+    replayed.add(AUDIT)
+    assert not replayed.has_place(1, 70_000)
+    assert not replayed.has_request("r", 1)
+
+
+@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"action":"cancel","at":1}', b"\xff", encode_audit(AUDIT)[:-9]])
+def test_other_records_of_the_audit_topic_are_no_replays(value: bytes | None) -> None:
+    assert decode_audit(value) is None
+
+
+def test_a_letter_is_shown_without_its_payload_unless_asked() -> None:
+    hidden = view_of(letter(), replayed=False, payload=False)
+    assert "payload" not in hidden["envelope"]
+    assert (hidden["reason"], hidden["attempt"], hidden["error_class"]) == ("backend_error", 4, "forebay.backend_error")
+    assert ["x-a", {"base64": "AP8="}] in hidden["headers"]
+    assert bytes(view_of(letter(), replayed=False, payload=True)["envelope"]["payload"]) == b'{"model": "m"}'
+    garbage = view_of(letter(value=b"\xff"), replayed=False, payload=False)
+    assert "value" not in garbage
+    assert garbage["problem"]
+
+
+def test_what_a_stranger_sent_does_not_steer_the_terminal() -> None:
+    text = view_text(view_of(letter(), replayed=False, payload=True))
+    assert "\x1b" not in text
+    assert "boom\\x1b[31m" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "name"),
+    [
+        (letter(), "r"),
+        (letter(value=b"?", stored_key=b"the key"), "the key"),
+        (letter(value=b"?", stored_key=b"\xff"), "0:7"),
+        (letter(value=b"?", stored_key=None), "0:7"),
+    ],
+)
+def test_a_letter_has_a_name_and_answers_to_it(one: Letter, name: str) -> None:
+    assert one.name == name
+    assert one.is_called(frozenset({name, "other"})) == {name}
+    assert one.is_called(frozenset({"0:7"})) == {"0:7"}
+    assert one.is_called(frozenset({""})) == set()
