@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -59,15 +62,29 @@ class ForebayCommand:
         assert "Traceback" not in finished.err, finished.err
         return finished
 
-    def start(self, *arguments: str | Path, stdout: int | IO[bytes] = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        """Starts it with pipes; the caller ends it."""
-        return subprocess.Popen(
+    @contextmanager
+    def running(
+        self, *arguments: str | Path, stdout: int | IO[bytes] = subprocess.PIPE
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Starts it with pipes, and kills it at the end if it still runs."""
+        process = subprocess.Popen(
             [_program(), *map(str, arguments)],
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=subprocess.PIPE,
+            # Shells start what runs in the background with SIGINT ignored, and that is inherited.
+            preexec_fn=_heed_ctrl_c,
         )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _program() -> str:

@@ -105,14 +105,14 @@ def test_bad_options_are_named(producer_pool: ProducerPool, arguments: tuple[str
 
 
 def test_follow_goes_on_until_ctrl_c(ended: ProducerPool) -> None:
-    process = ended.forebay.start("results", "--follow", "--output", "json")
-    assert process.stdout is not None
-    first = {json.loads(process.stdout.readline())["request_id"] for _ in range(5)}
-    assert first == {"a", "b", "c", "d", "e"}
-    write_results(ended, result_of("later"))
-    assert json.loads(process.stdout.readline())["request_id"] == "later"
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with ended.forebay.running("results", "--follow", "--output", "json") as process:
+        assert process.stdout is not None
+        first = {json.loads(process.stdout.readline())["request_id"] for _ in range(5)}
+        assert first == {"a", "b", "c", "d", "e"}
+        write_results(ended, result_of("later"))
+        assert json.loads(process.stdout.readline())["request_id"] == "later"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert out == b""
     assert b"Traceback" not in err
@@ -161,9 +161,8 @@ def test_backlog_counts_what_is_neither_committed_nor_finished_beyond_it(produce
 
 def test_backlog_watches_the_rates_and_the_age(producer_pool: ProducerPool) -> None:
     pool = producer_pool
-    process = pool.forebay.start("backlog", "--watch", "--output", "json", "--interval", "0.3")
-    assert process.stdout is not None
-    try:
+    with pool.forebay.running("backlog", "--watch", "--output", "json", "--interval", "0.3") as process:
+        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["tiers"]["mid"]["waiting"] == 0
         with pool.producer() as producer:
             producer.submit_batch([{"biz_type": "x", "payload": {}}] * 300)
@@ -177,10 +176,10 @@ def test_backlog_watches_the_rates_and_the_age(producer_pool: ProducerPool) -> N
                 ages.append(mid["oldest_age_seconds"])
         assert came == pytest.approx(300, rel=0.05)
         assert ages == sorted(ages)
-    finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        _, err = process.communicate(timeout=30)
     assert process.returncode == 130
+    assert b"Traceback" not in err
 
 
 def test_a_bad_interval_is_named(producer_pool: ProducerPool) -> None:

@@ -167,14 +167,14 @@ def test_wait_gives_up_when_told_to(producer_pool: ProducerPool) -> None:
 
 
 def test_ctrl_c_says_what_was_accepted(producer_pool: ProducerPool) -> None:
-    process = producer_pool.forebay.start("submit", "-")
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(lines(*(envelope(request_id=f"r{number}") for number in range(10))))
-    process.stdin.flush()
-    told = [json.loads(process.stdout.readline())["request_id"] for _ in range(10)]
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with producer_pool.forebay.running("submit", "-") as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(lines(*(envelope(request_id=f"r{number}") for number in range(10))))
+        process.stdin.flush()
+        told = [json.loads(process.stdout.readline())["request_id"] for _ in range(10)]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert out == b""
     assert told == [f"r{number}" for number in range(10)]
@@ -186,10 +186,9 @@ def test_a_broken_pipe_is_quiet(producer_pool: ProducerPool, tmp_path: Path) -> 
     file = tmp_path / "requests.jsonl"
     file.write_bytes(lines(*(envelope() for _ in range(5000))))
     reader, writer = os.pipe()
-    with os.fdopen(writer, "wb") as out:
-        process = producer_pool.forebay.start("submit", file, stdout=out)
-    os.close(reader)
-    _, err = process.communicate(timeout=60)
+    with os.fdopen(writer, "wb") as out, producer_pool.forebay.running("submit", file, stdout=out) as process:
+        os.close(reader)
+        _, err = process.communicate(timeout=60)
     assert process.returncode == 141
     assert err.decode().startswith("submit: ")
     assert err.count(b"\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -129,14 +130,14 @@ def test_an_unreachable_broker_exits_3_in_ten_seconds_with_one_line() -> None:
     forebay = ForebayCommand(bootstrap_servers=server, pool="p")
     commands = (("topics", "create"), ("topics", "describe"), ("submit", "-"), ("results",), ("backlog",))
     started = time.monotonic()
-    running = [forebay.start(*arguments) for arguments in commands]
-    for process in running:
-        out, raw = process.communicate(b"{}\n", timeout=60)
-        err = raw.decode()
-        assert (process.returncode, out) == (3, b"")
-        assert err.startswith(f"error: no broker answered at {server} while ")
-        assert "FOREBAY_BOOTSTRAP_SERVERS" in err
-        assert err.count("\n") == 1
+    with ExitStack() as stack:
+        for process in [stack.enter_context(forebay.running(*arguments)) for arguments in commands]:
+            out, raw = process.communicate(b"{}\n", timeout=60)
+            err = raw.decode()
+            assert (process.returncode, out) == (3, b"")
+            assert err.startswith(f"error: no broker answered at {server} while ")
+            assert "FOREBAY_BOOTSTRAP_SERVERS" in err
+            assert err.count("\n") == 1
     assert time.monotonic() - started < 40
 
 
@@ -154,7 +155,6 @@ def test_missing_topics_are_named_with_the_command_that_makes_them(
 def test_help_is_given_for_every_command() -> None:
     forebay = ForebayCommand(bootstrap_servers="127.0.0.1:1", pool="p")
     for arguments in (("topics", "create"), ("topics", "describe"), ("submit",), ("results",), ("backlog",)):
-        process = forebay.start(*arguments, "--help")
-        out, err = process.communicate(timeout=60)
-        assert (process.returncode, err) == (0, b"")
-        assert " ".join(("Usage: forebay", *arguments)) in out.decode()
+        done = forebay.run(*arguments, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert " ".join(("Usage: forebay", *arguments)) in done.out

@@ -1,27 +1,37 @@
-"""A broker that goes away under load and comes back: nothing is lost, the worker stays."""
+"""A broker that is silent for a while, or goes away under load and comes back: nothing is lost, the worker stays."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.kafka import LocalKafka, local_kafka
 from forebay_schemas.tiers import TIERS, Tier
 from harness.commits import CommitWatch
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from collections.abc import Iterator
+
     from harness.live_pool import NewPool
     from harness.workers import NewWorker
 
 
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
+    """A broker that may be maltreated."""
+    with local_kafka(log_dir=tmp_path_factory.mktemp("kafka-log")) as kafka:
+        yield kafka
+
+
 def test_a_broker_restarted_under_load_loses_nothing(
-    new_kafka: NewKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
+    own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:
-    kafka = new_kafka()
-    pool = new_pool(kafka)
+    pool = new_pool(own_kafka)
     with running_engine(log_path=tmp_path / "engine.jsonl") as engine:
         worker = new_worker(pool, backend_url=engine.url, limit_max=4)
         with CommitWatch(pool) as watch:
@@ -30,8 +40,8 @@ def test_a_broker_restarted_under_load_loses_nothing(
                     tier, *(envelope(f"{tier}-{number}", payload=chat(output_tokens=10)) for number in range(50))
                 )
             wait_until("some of the work", lambda: engine.stats()["completed"] >= 30)
-            kafka.brokers[0].stop()
-            kafka.brokers[0].start()
+            own_kafka.brokers[0].stop()
+            own_kafka.brokers[0].start()
             pool.submit(Tier.HIGH, envelope("afterwards"))
             results = pool.results(pool.accepted)
         assert {result.status for result in results.values()} == {"completed"}
@@ -40,3 +50,25 @@ def test_a_broker_restarted_under_load_loses_nothing(
         assert worker.get("/livez")[0] == 200
         wait_until("a worker that is ready again", lambda: worker.get("/readyz")[0] == 200)
         worker.terminate()
+
+
+def test_a_worker_that_cannot_deliver_results_stops_running_requests(
+    own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker
+) -> None:
+    pool = new_pool(own_kafka)
+    with running_engine() as engine:
+        worker = new_worker(pool, backend_url=engine.url, limit_max=4)
+        pool.submit(Tier.MID, *(envelope(f"mid-{number}", payload=chat(output_tokens=20)) for number in range(200)))
+        wait_until("some of the work", lambda: engine.stats()["completed"] >= 8)
+        own_kafka.brokers[0].pause()
+        try:
+            # Three seconds without a delivery are enough; all 200 would take ten.
+            wait_until("a worker that has stopped", lambda: worker.status()["limited_by"] == "results")
+            wait_until("an idle engine", lambda: engine.stats()["in_flight"] == 0)
+            assert engine.stats()["received"] < 200
+            assert worker.get("/readyz") == (503, "results are not delivered\n")
+            assert worker.get("/livez")[0] == 200
+        finally:
+            own_kafka.brokers[0].resume()
+        results = pool.results(pool.accepted)
+        assert {result.status for result in results.values()} == {"completed"}

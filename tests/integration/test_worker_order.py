@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import random
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay_sandbox.engine_process import EngineProcess, running_engine
+from forebay_sandbox.engine_process import running_engine
 from forebay_schemas.tiers import TIERS, Tier
 from harness.executions import read_executions
-from harness.live_pool import LivePool, chat, envelope
+from harness.live_pool import chat, envelope
+from harness.signals import frozen
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
+    from harness.live_pool import LivePool
     from harness.workers import NewWorker
-
-
-@contextmanager
-def frozen(engine: EngineProcess) -> Iterator[None]:
-    """The engine stops in mid work: it keeps what it has and finishes nothing."""
-    engine.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        engine.process.send_signal(signal.SIGCONT)
 
 
 def test_high_runs_before_mid_before_low_and_by_priority_within(
@@ -46,7 +35,7 @@ def test_high_runs_before_mid_before_low_and_by_priority_within(
         worker = new_worker(pool, backend_url=engine.url, limit_max=1)
         pool.submit(Tier.HIGH, envelope("first", payload=chat(output_tokens=100)))
         wait_until("the first request at work", lambda: engine.stats()["in_flight"] == 1)
-        with frozen(engine):
+        with frozen(engine.process):
             for tier in reversed(TIERS):
                 random.Random(1).shuffle(backlog[tier])
                 pool.submit(tier, *backlog[tier])

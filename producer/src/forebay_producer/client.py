@@ -216,20 +216,28 @@ class Producer:
     def _since(self, since_ms: int | None) -> int:
         if since_ms is not None:
             return since_ms
-        senders = [sender for sender in (self._single, self._bulk) if sender is not None]
-        firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
-        if not firsts:
+        own = self._own_since()
+        if own is None:
             raise UsageError(
                 "since_ms",
                 "is missing, and this producer has submitted nothing",
                 fix="give a time before the request was submitted, in epoch milliseconds; 0 = search the whole topic",
             )
-        return min(firsts) - _CLOCK_MARGIN_MS
+        return own
+
+    def _own_since(self) -> int | None:
+        """Before this producer's first submit, on the brokers' clock; None when there was none."""
+        senders = [sender for sender in (self._single, self._bulk) if sender is not None]
+        firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
+        return min(firsts) - _CLOCK_MARGIN_MS if firsts else None
 
     def _watch_from(self, since_ms: int) -> OutcomeWatch:
         with self._lock:
             self._check_usable()
             if self._watch is None:
+                # Whoever asks first, the watch is for all: it must not begin after this producer's own requests.
+                own = self._own_since()
+                since_ms = since_ms if own is None else min(since_ms, own)
                 reader = ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock)
                 self._watch = OutcomeWatch(reader, since_ms=since_ms)
                 weakref.finalize(self, self._watch.close)
