@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble, Window
 from chaos.plan import SLOTS
@@ -92,17 +91,28 @@ def _repetitions(facts: Facts) -> list[Repetition]:
         if execution.ran:
             ran[execution.request_id, execution.attempt].append(execution)
     judge = _Judge(facts)
+    return [
+        repetition
+        for key, executions in ran.items()
+        for repetition in _repetitions_of(sorted(executions, key=lambda each: each.started_ms), places[key], judge)
+    ]
+
+
+def _repetitions_of(executions: list[Execution], places: list[RequestRecord], judge: _Judge) -> list[Repetition]:
+    """Of one attempt of one request. A request that was submitted twice may run twice; so may one whose earlier attempt
+    ran twice, which is counted there."""
+    heads = executions[: max(1, len(places))]
     found = []
-    for key, executions in ran.items():
-        executions.sort(key=lambda each: each.started_ms)
-        repeated = [
-            Repetition(request_id=key[0], attempt=key[1], cause=cause, first=first, second=second, why=why)
-            for first, second in pairwise(executions)
-            for cause, why in [judge.cause(first, second, places[key])]
-        ]
-        # A request that was submitted twice may run twice; so may one whose earlier attempt ran twice: counted there.
-        repeated.sort(key=lambda each: each.cause is not Cause.UNEXPLAINED)
-        found += repeated[max(0, len(places[key]) - 1) :]
+    for second in executions[len(heads) :]:
+        # Which of the records it repeats is not known: one that it has a reason to, if there is one.
+        judged = [(judge.cause(first, second, places), first) for first in heads]
+        (cause, why), first = min(judged, key=lambda each: each[0][0] is Cause.UNEXPLAINED)
+        heads[heads.index(first)] = second
+        found.append(
+            Repetition(
+                request_id=first.request_id, attempt=first.attempt, cause=cause, first=first, second=second, why=why
+            )
+        )
     return found
 
 
@@ -125,12 +135,13 @@ class _Judge:
                 return Cause.IN_FLIGHT_AT_KILL, "its worker was killed while it ran"
             if killed - first.ended_ms <= COMMIT_MS:
                 return Cause.SINCE_LAST_COMMIT, "its worker was killed right after it"
-            if self._troubled(life, first.ended_ms, killed):
-                return Cause.SINCE_LAST_COMMIT, "its worker was killed after it, and could not commit before"
-            return Cause.UNEXPLAINED, f"its worker was killed {killed - first.ended_ms} ms after it"
         silent = self._silent_ms(life, first.started_ms, second.started_ms)
         if silent >= SESSION_MS:
             return Cause.CUT_OFF, f"its worker was silent for {silent} ms"
+        if killed is not None and killed <= second.started_ms + ANSWER_MS:
+            if self._troubled(life, first.ended_ms, killed):
+                return Cause.SINCE_LAST_COMMIT, "its worker was killed after it, and could not commit before"
+            return Cause.UNEXPLAINED, f"its worker was killed {killed - first.ended_ms} ms after it"
         if self._troubled(life, first.started_ms, second.started_ms):
             if second.started_ms < first.ended_ms:
                 return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"

@@ -21,6 +21,11 @@ _FIRST_SECONDS = 2.0
 _GAP_SECONDS = (3.0, 8.5)
 _LAST_BEFORE_END_SECONDS = 3.0
 _AT_ONCE_MAX = 2
+
+# A worker that falls silent holds its partitions for a session of 10 s, and while one does, each further one holds up
+# the rebalance of all for another: without a pause in between a partition would stand still for as long as they go on.
+_SILENCES_MAX = 2
+_SILENCES_WITHIN_SECONDS = 25.0
 _STARTING_SECONDS = 8.0
 """So long a new worker is not counted on."""
 
@@ -48,6 +53,17 @@ _WEIGHTS = {
     FaultKind.LINK: 4,
     FaultKind.BACKEND: 4,
 }
+
+
+_SILENCING = frozenset(
+    {
+        FaultKind.KILL_WORKER,
+        FaultKind.STOP_WORKER,
+        FaultKind.RESTART_BROKER,
+        FaultKind.KILL_BROKER,
+        FaultKind.LINK,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +135,7 @@ class _Planner:
     _random: random.Random = field(init=False)
     _slots: list[_Slot] = field(init=False)
     _active: list[_Active] = field(default_factory=list)
+    _silences: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -146,9 +163,16 @@ class _Planner:
         if not kinds:
             return None
         [kind] = self._random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])
+        if kind in _SILENCING:
+            self._silences.append(now)
         return self._make(kind, round(now, 2))
 
     def _may(self, kind: FaultKind, now: float) -> bool:
+        if (
+            kind in _SILENCING
+            and len([at for at in self._silences if now - at < _SILENCES_WITHIN_SECONDS]) >= _SILENCES_MAX
+        ):
+            return False
         busy = {active.kind for active in self._active}
         brokers = {FaultKind.RESTART_BROKER, FaultKind.KILL_BROKER, FaultKind.LINK}
         if kind in brokers:
