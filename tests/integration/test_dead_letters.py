@@ -9,7 +9,7 @@ import pytest
 
 from forebay_producer import Producer as Client
 from forebay_producer import ProducerSettings
-from forebay_schemas.headers import read_history
+from forebay_schemas.headers import read_history, record_headers
 from forebay_schemas.tiers import Tier
 from harness.dead_letters import FOREIGN, command_of, letters, replay, requests, value_of, write_letters
 from harness.forebay_command import ForebayCommand
@@ -159,4 +159,4 @@ def test_two_dead_letters_of_one_request_are_replayed_once(pool: LivePool) -> No
     done = replay(pool, "--id", "dup", "--yes")
     assert (done["replayed"], done["already_replayed"]) == (1, 1)
     assert replay(pool, "--id", "dup", "--yes")["replayed"] == 0
-    assert [read_history(record.headers()).replay_count for record in requests(pool)] == [1]  # type: ignore[arg-type]
+    assert [read_history(record_headers(record)).replay_count for record in requests(pool)] == [1]

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 
 from forebay_producer.dead_letters_replay import IN_FLIGHT_MAX
 from forebay_producer.topic_admin import Edge, TopicAdmin
-from forebay_schemas.headers import read_history
+from forebay_schemas.headers import read_history, record_headers
 from harness.dead_letters import letters, replay, requests, value_of, write_letters
 from harness.forebay_command import ForebayCommand
 from harness.waiting import wait_until
@@ -58,7 +58,7 @@ def audits(pool: LivePool) -> int:
 def replays_by_id(pool: LivePool) -> Counter[str]:
     """How often each request was replayed; each copy must have the same replay count."""
     records = requests(pool)
-    assert {read_history(record.headers()).replay_count for record in records} == {1}  # type: ignore[arg-type]
+    assert {read_history(record_headers(record)).replay_count for record in records} == {1}
     return Counter((record.key() or b"").decode() for record in records)
 
 
