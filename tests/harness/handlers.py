@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -42,7 +45,30 @@ async def obey(request: Any) -> Any:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
                 return "I go on"
+        case "note":
+            _note(request)
+        case "note_and_sleep":
+            _note(request)
+            await asyncio.sleep(request.payload["seconds"])
+        case "wait_at_gate":
+            _note(request)
+            await _pass_gate(request)
+        case "kill_worker_at_gate":
+            _note(request)
+            await _pass_gate(request)
+            os.kill(os.getpid(), signal.SIGKILL)
     return None
+
+
+def _note(request: Any) -> None:
+    with (Path(request.payload["folder"]) / "starts").open("a", encoding="utf-8") as log:
+        log.write(f"{request.request_id}\n")
+
+
+async def _pass_gate(request: Any) -> None:
+    gate = Path(request.payload["folder"]) / f"open-{request.payload['gate']}"
+    while not gate.exists():  # noqa: ASYNC110 - another process opens it
+        await asyncio.sleep(0.02)
 
 
 def no_coroutine(request: Any) -> Any:

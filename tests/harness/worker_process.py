@@ -110,6 +110,17 @@ class WorkerProcess:
             lines.append(event if isinstance(event, dict) else {"event": line})
         return lines
 
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The lines it has logged of this event."""
+        return [line for line in self.events() if line.get("event") == event]
+
+    def assigned(self, topic: str) -> list[int]:
+        """The partitions of a topic that it owns."""
+        owned: list[int] = []
+        for intake in self.status()["intakes"].values():
+            owned += intake["assigned"].get(topic, [])
+        return owned
+
     def log_tail(self) -> str:
         return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
 

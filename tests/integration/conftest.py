@@ -1,4 +1,4 @@
-"""Fixtures for tests of the producer's side. Nothing is imported before a test asks for one."""
+"""Fixtures for integration tests. Nothing is imported before a test asks for one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay_sandbox.kafka import LocalKafka
     from forebay_sandbox.kafka_access import KafkaAccess
     from harness.producer_pool import ProducerPool
 
@@ -25,3 +28,16 @@ def unmade_producer_pool(kafka: KafkaAccess) -> ProducerPool:
     from harness.producer_pool import unmade_pool
 
     return unmade_pool(kafka)
+
+
+@pytest.fixture(scope="session")
+def brisk_kafka(
+    kafka: KafkaAccess,  # noqa: ARG001 - skips the test where no broker can run
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LocalKafka]:
+    """A broker on which members of both protocols are soon heard of and soon missed."""
+    from forebay_sandbox.kafka import local_kafka
+    from harness.protocols import BRISK
+
+    with local_kafka(BRISK, log_dir=tmp_path_factory.mktemp("brisk-kafka-log")) as cluster:
+        yield cluster
