@@ -23,6 +23,7 @@ from harness.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from forebay_sandbox.engine_process import EngineProcess
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 LETTERS = 2_000
 
 
-def slow_replay(pool: LivePool, folder: Path) -> subprocess.Popen[bytes]:
-    """Starts a replay of all that has to ask the brokers for each record, so that there is a middle to meet it in."""
+def slow_replay(pool: LivePool, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A replay of all that has to ask the brokers for each record, so that there is a middle to meet it in."""
     slow = {"batch.num.messages": "1", "max.in.flight.requests.per.connection": "1"}
     file = folder / "slow.properties"
     lines = (pool.kafka.connection.properties | slow).items()
@@ -41,7 +42,7 @@ def slow_replay(pool: LivePool, folder: Path) -> subprocess.Popen[bytes]:
     command = ForebayCommand(
         bootstrap_servers=pool.kafka.bootstrap_servers, pool=pool.name, FOREBAY_KAFKA_PROPERTIES=str(file)
     )
-    return command.start("dead-letters", "replay", "--reason", "backend_error", "--yes", "--output", "json")
+    return command.running("dead-letters", "replay", "--reason", "backend_error", "--yes", "--output", "json")
 
 
 def wait_for_the_middle(pool: LivePool) -> None:
@@ -65,10 +66,10 @@ def replays_by_id(pool: LivePool) -> Counter[str]:
 def test_a_replay_killed_in_the_middle_goes_on_where_it_was(pool: LivePool, tmp_path: Path) -> None:
     wanted = [f"r-{number}" for number in range(LETTERS)]
     write_letters(pool, ((one, value_of(one)) for one in wanted))
-    run = slow_replay(pool, tmp_path)
-    wait_for_the_middle(pool)
-    run.kill()
-    run.communicate()
+    with slow_replay(pool, tmp_path) as run:
+        wait_for_the_middle(pool)
+        run.kill()
+        run.communicate()
     recorded = audits(pool)
     assert 0 < recorded < LETTERS, "it was killed before or after all, not in the middle"
     [group] = letters(pool, "list")
@@ -86,10 +87,10 @@ def test_a_replay_killed_in_the_middle_goes_on_where_it_was(pool: LivePool, tmp_
 def test_ctrl_c_leaves_nothing_between_replayed_and_recorded(pool: LivePool, tmp_path: Path) -> None:
     wanted = [f"r-{number}" for number in range(LETTERS)]
     write_letters(pool, ((one, value_of(one)) for one in wanted))
-    run = slow_replay(pool, tmp_path)
-    wait_for_the_middle(pool)
-    run.send_signal(signal.SIGINT)
-    out, err = run.communicate(timeout=60)
+    with slow_replay(pool, tmp_path) as run:
+        wait_for_the_middle(pool)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
     first = json.loads(out)["replayed"]
     assert 0 < first == audits(pool)
