@@ -123,6 +123,7 @@ class _Judge:
         self._windows = sorted(facts.windows, key=lambda window: window.start_ms)
         self._end_ms = facts.end_ms
         self._troubles = {slot: self._spans_of(slot) for slot in range(1, SLOTS + 1)}
+        self._waits = self._waits_of_groups()
 
     def cause(self, first: Execution, second: Execution, places: list[RequestRecord]) -> tuple[Cause, str]:
         life = self._lives[first.worker]
@@ -139,10 +140,11 @@ class _Judge:
         if silent >= SESSION_MS:
             return Cause.CUT_OFF, f"its worker was silent for {silent} ms"
         if killed is not None and killed <= second.started_ms + ANSWER_MS:
-            if self._troubled(life, first.ended_ms, killed):
+            spans = self._troubles[life.slot] + [span for span in self._waits if span[0] < killed]
+            if _touches(spans, first.ended_ms, killed):
                 return Cause.SINCE_LAST_COMMIT, "its worker was killed after it, and could not commit before"
             return Cause.UNEXPLAINED, f"its worker was killed {killed - first.ended_ms} ms after it"
-        if self._troubled(life, first.started_ms, second.started_ms):
+        if _touches(self._troubles[life.slot], first.started_ms, second.started_ms):
             if second.started_ms < first.ended_ms:
                 return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"
             return Cause.SINCE_LAST_COMMIT, "not committed before the partition moved: brokers or links were in trouble"
@@ -158,9 +160,6 @@ class _Judge:
             )
             for place in places
         )
-
-    def _troubled(self, life: Life, start_ms: int, end_ms: int) -> bool:
-        return any(start <= end_ms and end >= start_ms for start, end in self._troubles[life.slot])
 
     def _silent_ms(self, life: Life, start_ms: int, end_ms: int) -> int:
         """The longest time that touches the span and in which heartbeats may not have got through."""
@@ -191,5 +190,19 @@ class _Judge:
                 spans.append((window.start_ms, end + AFTERMATH_MS))
         return spans
 
+    def _waits_of_groups(self) -> list[tuple[int, int]]:
+        """When commits may have waited for a member of the group that was silent.
+
+        A rebalance waits for it until its session ends, and what the others send to the coordinator meanwhile waits
+        behind their own wish to join: it is one connection, answered in order.
+        """
+        silenced = [life.signalled_ms for life in self._lives.values() if life.end is End.KILLED]
+        silenced += [window.start_ms for window in self._windows if window.trouble is Trouble.STOPPED]
+        return [(at, at + AFTERMATH_MS) for at in silenced if at is not None]
+
     def _end_of(self, window: Window) -> int:
         return self._end_ms if window.end_ms is None else window.end_ms
+
+
+def _touches(spans: list[tuple[int, int]], start_ms: int, end_ms: int) -> bool:
+    return any(start <= end_ms and end >= start_ms for start, end in spans)

@@ -113,6 +113,16 @@ def test_the_trouble_of_another_slot_explains_nothing() -> None:
     assert _causes(windows=(window,), executions=executions) == [Cause.UNEXPLAINED]
 
 
+def test_a_commit_may_wait_for_another_member_that_died() -> None:
+    lives = (
+        _life("w1", end=End.KILLED, signalled_ms=9_000),
+        _life("w2", slot=2),
+        _life("w3", slot=3, end=End.KILLED, signalled_ms=1_500),
+    )
+    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
+    assert _causes(lives=lives, executions=executions) == [Cause.SINCE_LAST_COMMIT]
+
+
 @pytest.mark.parametrize(
     "first",
     [
