@@ -62,6 +62,11 @@ class Executor:
                 self._overdue.add(id(work))
                 task.cancel()
 
+    @property
+    def runner_count(self) -> int:
+        """How many runners there are; after `give_back`, those whose handler does not let go."""
+        return len(self._tasks)
+
     async def give_back(self) -> None:
         """Cancels what still runs; those requests stay unfinished, for another worker."""
         self._giving_back = True

@@ -6,6 +6,9 @@ The event loop's thread owns dispatch, execution and outcomes. Each tier's consu
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
+import os
 import signal
 import threading
 from functools import partial
@@ -18,7 +21,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import JsonCodec
-from forebay_schemas.errors import KafkaFailedError
+from forebay_schemas.errors import ExitCode, KafkaFailedError
 from forebay_schemas.kafka import (
     KafkaConnection,
     consumer_config,
@@ -48,6 +51,8 @@ TICK_SECONDS = 0.02
 FLUSH_SECONDS_MAX = 15.0
 HEARTBEAT_SECONDS_MAX = 30.0
 THREADS_SECONDS_MAX = 15.0
+EMPTY_SHARE_SECONDS = 10.0
+"""With ``group.protocol=consumer`` a member that gets no partition is never called back (librdkafka 2.16, seen)."""
 
 log = structlog.get_logger("forebay.worker")
 
@@ -69,6 +74,7 @@ class Worker:
         self._drain = asyncio.Event()
         self._loop_heartbeat = self._clock.monotonic()
         self._ops_port = 0
+        self._share_until = math.inf
 
     async def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` when it cannot start."""
@@ -109,6 +115,11 @@ class Worker:
             self._close_threads.set()
             await self._backend.close()
             await ops.stop()
+        if self._executor.runner_count:
+            # asyncio would wait for it for ever; all that it holds up has been delivered, committed and handed over.
+            log.error("a handler ignores its cancellation; ending without it", handlers=self._executor.runner_count)
+            logging.shutdown()
+            os._exit(ExitCode.OK)
         log.info("drained")
 
     def _require_topics(self) -> None:
@@ -125,6 +136,8 @@ class Worker:
         def hand_over(over: HandedOver) -> None:
             loop.call_soon_threadsafe(self._hand_overs.add, over)
 
+        if self._connection.properties.get("group.protocol", "classic").lower() == "consumer":
+            self._share_until = self._clock.monotonic() + EMPTY_SHARE_SECONDS
         pool, dispatcher = self._pool, self._dispatcher
         sources = {
             tier.value: [
@@ -255,7 +268,7 @@ class Worker:
         problems = [
             f"{name}: the group has not assigned partitions yet"
             for name, intake in self._intakes.items()
-            if not intake.assigned_once
+            if not intake.assigned_once and self._clock.monotonic() < self._share_until
         ]
         problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
         if not self._reporter.accepts(self._clock.monotonic()):
