@@ -79,7 +79,8 @@ class Assignment:
     __slots__ = (
         "_crashes",
         "_handed_over",
-        "_lease_until",
+        "_leases",
+        "_presumed",
         "assigned_at",
         "claims",
         "credit",
@@ -124,8 +125,9 @@ class Assignment:
         self._crashes = dict(metadata.waiting)
         # Nobody says that these still run, so a worker died while it ran them.
         self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
+        self._presumed = {offset for offset, _ in metadata.running}
         self._handed_over = dict(metadata.handed_over)
-        self._lease_until = now + LEASE_SECONDS
+        self._leases = dict.fromkeys(self._handed_over, now + LEASE_SECONDS)
 
     def receive(self, offset: int) -> Verdict:
         """Notes that a record arrived and says what to do with it."""
@@ -146,6 +148,8 @@ class Assignment:
             self.claims.release(offset)
             if self._crashes:
                 self._crashes.pop(offset, None)
+            if self._handed_over:
+                self._handed_over.pop(offset, None)
 
     def heed(self, notice: Notice, now: float) -> None:
         """Takes in what a former owner says of the offsets it still runs or ran."""
@@ -155,37 +159,55 @@ class Assignment:
                 self.offsets.finish(offset)
         elif notice.kind is NoticeKind.RELEASED:
             for offset in notice.offsets:
-                self._handed_over.pop(offset, None)
+                if offset in self._handed_over:
+                    self._crashes[offset] = self._handed_over.pop(offset)
         elif notice.kind is NoticeKind.LAST_COMMIT:
-            self._heed_commit(notice)
-        elif any(offset in self._handed_over for offset in notice.offsets):
-            self._lease_until = now + LEASE_SECONDS
+            self._heed_commit(notice, now)
+        else:
+            for offset in notice.offsets:
+                if offset in self._handed_over:
+                    self._leases[offset] = now + LEASE_SECONDS
 
-    def _heed_commit(self, notice: Notice) -> None:
+    def _heed_commit(self, notice: Notice, now: float) -> None:
         if notice.committed is None:
             return
         metadata = decode_metadata(notice.committed, notice.metadata)
         self.offsets.finish_below(notice.committed)
-        if metadata is not None:
-            for first, length in metadata.finished:
-                for offset in range(first, first + length):
-                    self.offsets.finish(offset)
-            self.expect(offset for offset, _ in metadata.handed_over)
+        if metadata is None:
+            return
+        for first, length in metadata.finished:
+            for offset in range(first, first + length):
+                self.offsets.finish(offset)
+        # It was made after the one that was read on assignment: what that one called running had not died.
+        for offset in tuple(self._presumed):
+            self._acquit(offset)
+        for offset, crashes in metadata.waiting + metadata.handed_over:
+            if offset not in self._handed_over:
+                self._crashes[offset] = max(crashes, self._crashes.get(offset, 0))
+        self.expect([offset for offset, _ in metadata.handed_over], now)
 
-    def expect(self, offsets: Iterable[int]) -> None:
+    def expect(self, offsets: Iterable[int], now: float) -> None:
         """Withholds these too: a former owner said on the coordination topic that it runs them."""
         for offset in offsets:
-            if not self.is_finished(offset):
-                self._handed_over.setdefault(offset, self._crashes.pop(offset, 0))
+            if offset in self._handed_over or self.is_finished(offset):
+                continue
+            # It runs there: whoever ran it at the last commit did not die.
+            self._acquit(offset)
+            self._handed_over[offset] = self._crashes.pop(offset, 0)
+            self._leases[offset] = now + LEASE_SECONDS
 
-    def end_lease(self, now: float) -> bool:
-        """Whether the lease has just ended: the former owner is silent, so what it ran counts as one more crash."""
-        if not self._handed_over or now < self._lease_until:
-            return False
-        for offset, crashes in self._handed_over.items():
-            self._crashes[offset] = crashes + 1
-        self._handed_over.clear()
-        return True
+    def _acquit(self, offset: int) -> None:
+        if offset in self._presumed:
+            self._presumed.remove(offset)
+            if offset in self._crashes:
+                self._crashes[offset] -= 1
+
+    def end_leases(self, now: float) -> bool:
+        """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash."""
+        ended = [offset for offset in self._handed_over if now >= self._leases[offset]]
+        for offset in ended:
+            self._crashes[offset] = self._handed_over.pop(offset) + 1
+        return bool(ended)
 
     def is_finished(self, offset: int) -> bool:
         """Whether an offset's outcome is durable, wherever it was run."""
@@ -209,17 +231,23 @@ class Assignment:
         position = self.offsets.position()
         if position is None:
             return None
-        crashes = self._crashes
-        self._crashes = crashes = {offset: count for offset, count in crashes.items() if offset >= position}
-        still_running = [offset for offset in running if offset >= position and not self.offsets.is_finished(offset)]
-        executing = tuple((offset, crashes.get(offset, 0)) for offset in still_running)
-        elsewhere = tuple((offset, count) for offset, count in self._handed_over.items() if offset >= position)
-        known = {offset for offset, _ in executing} | {offset for offset, _ in elsewhere}
-        waiting = tuple((offset, count) for offset, count in crashes.items() if offset not in known)
+        self._crashes = crashes = {
+            offset: count for offset, count in self._crashes.items() if not self.is_finished(offset)
+        }
+        elsewhere = {offset: count for offset, count in self._handed_over.items() if not self.is_finished(offset)}
+        # One that was handed over may run here all the same: it started before its former owner was heard.
+        executing = tuple(
+            (offset, elsewhere.pop(offset, crashes.get(offset, 0)))
+            for offset in running
+            if not self.is_finished(offset)
+        )
+        here = {offset for offset, _ in executing}
+        waiting = tuple((offset, count) for offset, count in crashes.items() if offset not in here)
+        withheld = tuple(elsewhere.items())
         metadata = CommitMetadata(
             finished=self.offsets.finished_beyond(),
             running=() if handing_over else executing,
             waiting=waiting,
-            handed_over=elsewhere + executing if handing_over else elsewhere,
+            handed_over=withheld + executing if handing_over else withheld,
         )
         return position, encode_metadata(position, metadata)

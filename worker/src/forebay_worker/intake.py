@@ -232,7 +232,7 @@ class Intake:
             else:
                 self._held.hold_until(work, now + LANE_FULL_WAIT_SECONDS)
         for assignment in self._ownership.assignments.values():
-            if assignment.end_lease(now):
+            if assignment.end_leases(now):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
             released += self._held.take_released(assignment)
         for work in released:

@@ -32,6 +32,6 @@ class RecentNotices:
                 continue
             if notice.kind is NoticeKind.RUNNING and heard_at >= now - LEASE_SECONDS:
                 # The hand-over's own commit may have failed; the notice says the same.
-                assignment.expect(notice.offsets)
+                assignment.expect(notice.offsets, now)
             if notice.kind is not NoticeKind.LAST_COMMIT or heard_at >= now - LEASE_SECONDS:
                 assignment.heed(notice, now)
