@@ -39,8 +39,8 @@ format: bootstrap ## let ruff rewrite the sources
 bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop of the same run
 	@$(BIN)/python -m benchmarks
 
-chaos: bootstrap ## break things by SEED=n for SECONDS=s (300) on three brokers; ends with a ledger as one JSON line
-	@cd tests && ../$(BIN)/python -m chaos --seed $(or $(SEED),1) --seconds $(or $(SECONDS),300)
+chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend alone for OUTAGE=s; ends with one JSON line
+	@cd tests && ../$(BIN)/python -m chaos $(if $(OUTAGE),--outage-seconds $(OUTAGE),--seed $(or $(SEED),1) --seconds $(or $(SECONDS),300))
 
 clean: down ## stop the stack and delete what was built
 	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis

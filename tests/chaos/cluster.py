@@ -14,6 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from chaos.facts import RunError
 from chaos.plan import BROKERS, SLOTS
 from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
+from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.proxy import Link, TcpProxy
 from forebay_schemas.topics import Pool
@@ -55,17 +56,18 @@ class Cluster:
             time.sleep(0.2)
         raise RunError(f"the replicas are not in sync within {_IN_SYNC_SECONDS_MAX:.0f} s")
 
-    def create_topics(self, pool: Pool, *, partitions: int) -> None:
-        """All topics of a pool, on every broker."""
-        admin = self.kafka.admin()  # must outlive what it was asked
-        made = admin.create_topics(
-            [
-                NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config)
-                for spec in pool.specs(partitions=partitions, replication=BROKERS)
-            ]
-        )
-        for future in made.values():
-            future.result(_ANSWER_SECONDS_MAX)
+
+def create_topics(kafka: KafkaAccess, pool: Pool, *, partitions: int, replication: int) -> None:
+    """All topics of a pool."""
+    admin = kafka.admin()  # must outlive what it was asked
+    made = admin.create_topics(
+        [
+            NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config)
+            for spec in pool.specs(partitions=partitions, replication=replication)
+        ]
+    )
+    for future in made.values():
+        future.result(_ANSWER_SECONDS_MAX)
 
 
 @contextmanager

@@ -85,7 +85,11 @@ def rss_growth_mb(facts: Facts) -> float:
 
 
 def _growth_mb(life: Life) -> float:
-    samples = life.rss_mb
+    return growth_mb(life.rss_mb)
+
+
+def growth_mb(samples: list[tuple[int, float]]) -> float:
+    """From the second quarter of the samples (epoch milliseconds, MB) to the last; 0 for less than a minute of them."""
     if not samples or samples[-1][0] - samples[0][0] < _GROWTH_LIFE_SECONDS_MIN * 1000:
         return 0.0
     quarter = len(samples) // 4

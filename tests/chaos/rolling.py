@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.cimpl import NewTopic
-
+from chaos.cluster import create_topics
 from chaos.facts import Facts, Life, RunError
 from chaos.ledger import Ledger, make_ledger
 from chaos.load import TOKEN_SECONDS, Load, Mix
@@ -45,7 +44,7 @@ class RollingReport:
 def roll(kafka: KafkaAccess, *, folder: Path, seed: int, per_second: float, work_seconds_max: float) -> RollingReport:
     """Restarts four workers one after the other while requests of 0.2 s to ``work_seconds_max`` come."""
     pool = Pool(f"rolling-{secrets.token_hex(4)}")
-    _create_topics(kafka, pool)
+    create_topics(kafka, pool, partitions=_PARTITIONS, replication=1)
     mix = Mix(per_second=per_second, work_seconds=(0.2, work_seconds_max), ttl_ms={900_000: 1})
     engine_log = folder / "engine.jsonl"
     with ExitStack() as stack:
@@ -99,18 +98,6 @@ def roll(kafka: KafkaAccess, *, folder: Path, seed: int, per_second: float, work
         exit_codes=[life.exit_code for life in workers.lives],
         restart_seconds=(ended_ms - began_ms) / 1000,
     )
-
-
-def _create_topics(kafka: KafkaAccess, pool: Pool) -> None:
-    admin = kafka.admin()  # must outlive what it was asked
-    made = admin.create_topics(
-        [
-            NewTopic(spec.name, spec.partitions, spec.replication, config=spec.config)
-            for spec in pool.specs(partitions=_PARTITIONS, replication=1)
-        ]
-    )
-    for future in made.values():
-        future.result(_READY_SECONDS_MAX)
 
 
 def _await_ready(workers: Workers, lives: list[Life]) -> None:

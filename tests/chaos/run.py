@@ -8,13 +8,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.cluster import running_cluster
+from chaos.cluster import create_topics, running_cluster
 from chaos.commit_watch import CommitWatch
 from chaos.conductor import Conductor
 from chaos.facts import End, Facts, PartitionKey, RunError, Trouble
 from chaos.ledger import Ledger, make_ledger
 from chaos.load import TOKEN_SECONDS, Load, Mix
-from chaos.plan import Plan
+from chaos.plan import BROKERS, Plan
 from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes, read_records
 from chaos.stalls import Stall, find_stalls
 from chaos.workers import Workers, now_ms
@@ -61,7 +61,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
     pool = Pool(f"chaos-{secrets.token_hex(4)}")
     with ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(folder))
-        cluster.create_topics(pool, partitions=_PARTITIONS)
+        create_topics(cluster.kafka, pool, partitions=_PARTITIONS, replication=BROKERS)
         engine = stack.enter_context(running_engine(physics=physics, log_path=engine_log, seed=plan.seed))
         workers = Workers(
             folder=folder,
