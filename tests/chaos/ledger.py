@@ -55,13 +55,15 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """``lost``: accepted and without an outcome. ``doubled_outcomes``: outcomes beyond the first, of whatever cause."""
+    """``lost``: accepted and without an outcome. ``doubled_outcomes``: outcomes beyond the first, of whatever cause.
+    ``early``: retries that were run before they were due."""
 
     accepted: int
     lost: tuple[str, ...]
     outcomes: dict[str, int]
     doubled_outcomes: int
     repetitions: tuple[Repetition, ...]
+    early: tuple[str, ...]
 
     def count(self, cause: Cause) -> int:
         return sum(repetition.cause is cause for repetition in self.repetitions)
@@ -79,7 +81,20 @@ def make_ledger(facts: Facts) -> Ledger:
         outcomes=dict(Counter(what for each, what in outcomes.items() if each in facts.accepted)),
         doubled_outcomes=len(facts.outcomes) - len(outcomes),
         repetitions=tuple(_repetitions(facts)),
+        early=tuple(_early(facts)),
     )
+
+
+def _early(facts: Facts) -> list[str]:
+    due: dict[tuple[str, int], int] = {}
+    for record in facts.records:
+        key = (record.request_id, record.attempt)
+        due[key] = min(record.due_ms, due.get(key, record.due_ms))
+    return [
+        f"{each.request_id} attempt {each.attempt} by {early_ms} ms"
+        for each in facts.executions
+        if each.attempt > 1 and (early_ms := due[each.request_id, each.attempt] - each.started_ms) > 0
+    ]
 
 
 def _repetitions(facts: Facts) -> list[Repetition]:

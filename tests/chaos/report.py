@@ -33,6 +33,7 @@ def broken_promises(report: Report) -> list[str]:
         for stall in report.stalls
         if stall.seconds > STALL_SECONDS_MAX
     ]
+    broken += [f"a retry was early: {early}" for early in ledger.early[:20]]
     if report.unfinished:
         broken.append(f"not committed in the end: {report.unfinished}")
     growth = rss_growth_mb(facts)
