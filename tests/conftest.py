@@ -58,7 +58,7 @@ def session_served(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def served(session_served: Served) -> Iterator[Served]:
-    """An engine without faults, a pool, and a worker with a limit of 4; other tests use them too."""
+    """An engine without faults, a pool, and a worker with a limit of 4 and no retries; other tests use them too."""
     yield session_served
     session_served.engine.faults()
     assert session_served.worker.get("/livez")[0] == 200

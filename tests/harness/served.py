@@ -26,12 +26,15 @@ class Served:
 
 @contextmanager
 def serving(kafka: KafkaAccess, *, folder: Path) -> Iterator[Served]:
-    """A worker with a limit of 4 on an engine with the default physics; logs lie in ``folder``."""
+    """A worker with a limit of 4, for which a failure is final, on an engine with the default physics.
+
+    Logs lie in ``folder``.
+    """
     engine_log = folder / "engine.jsonl"
     with (
         running_engine(log_path=engine_log) as engine,
         closing(LivePool(kafka)) as pool,
         running_workers(folder) as new_worker,
     ):
-        worker = new_worker(pool, backend_url=engine.url, limit_max=4)
+        worker = new_worker(pool, backend_url=engine.url, limit_max=4, max_retries=0)
         yield Served(engine=engine, engine_log=engine_log, pool=pool, worker=worker)

@@ -11,6 +11,7 @@ from forebay_sandbox.engine_process import running_engine
 from forebay_sandbox.kafka import LocalKafka, local_kafka
 from forebay_schemas.tiers import TIERS, Tier
 from harness.commits import CommitWatch
+from harness.gate import HANDLER, Gate
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from harness.live_pool import NewPool
     from harness.workers import NewWorker
+
+STOP_SECONDS_MAX = 30.0
+"""A second of drain, and what it waits for deliveries and commits."""
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +76,40 @@ def test_a_worker_that_cannot_deliver_results_stops_running_requests(
             own_kafka.brokers[0].resume()
         results = pool.results(pool.accepted)
         assert {result.status for result in results.values()} == {"completed"}
+
+
+@pytest.mark.parametrize("away", ["gone", "silent"])
+def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time_and_nothing_is_lost(
+    away: str, own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
+) -> None:
+    pool, gate = new_pool(own_kafka, partitions=1), Gate(tmp_path)
+    worker = new_worker(pool, handler=HANDLER, limit_max=2, drain_seconds=1)
+    [done] = pool.submit(Tier.MID, envelope("done", payload=gate.noted()))
+    pool.result(done)
+    group, topic = pool.topics.group(Tier.MID), pool.topics.requests(Tier.MID)
+    wait_until("its commit", lambda: pool.kafka.committed(group, topic) == {0: 1})
+    # One that ends without the broker hearing of it, one that outlasts the drain.
+    late = pool.submit(
+        Tier.MID,
+        envelope("unheard", ttl_ms=600_000, payload=gate.payload("unheard")),
+        envelope("outlasts", ttl_ms=600_000, payload=gate.payload("outlasts")),
+    )
+    wait_until("both at work", lambda: worker.status()["in_flight_requests"] == 2)
+    [broker] = own_kafka.brokers
+    if away == "silent":
+        broker.pause()
+    else:
+        broker.kill()
+    try:
+        gate.open("unheard")
+        wait_until("an outcome that is not delivered", lambda: worker.status()["undelivered_records"] > 0)
+        assert worker.terminate() < STOP_SECONDS_MAX
+    finally:
+        if away == "silent":
+            broker.resume()
+        else:
+            broker.start()
+    gate.open("outlasts")
+    new_worker(pool, handler=HANDLER)
+    assert {result.status for result in pool.results(late).values()} == {"completed"}
+    assert gate.starts()[done] == 1

@@ -121,7 +121,7 @@ def obedient(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> It
         closing(LivePool(kafka)) as pool,
         running_workers(tmp_path_factory.mktemp("obedient")) as new_worker,
     ):
-        new_worker(pool, backend_url=url, limit_max=4)
+        new_worker(pool, backend_url=url, limit_max=4, max_retries=0)
         yield pool
 
 

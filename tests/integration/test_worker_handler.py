@@ -30,7 +30,8 @@ class Handled:
 @pytest.fixture(scope="module")
 def handled(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handled]:
     with closing(LivePool(kafka)) as pool, running_workers(tmp_path_factory.mktemp("handled")) as new_worker:
-        yield Handled(pool=pool, worker=new_worker(pool, handler="harness.handlers:obey", limit_max=2))
+        worker = new_worker(pool, handler="harness.handlers:obey", limit_max=2, max_retries=0)
+        yield Handled(pool=pool, worker=worker)
 
 
 def test_a_handler_is_given_the_request_and_its_answer_is_the_body(handled: Handled) -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_sandbox.kafka_spec import ClusterSpec
 from forebay_schemas.tiers import TIERS, Tier
+from harness.gate import HANDLER
 from harness.live_pool import chat, envelope
+from harness.protocols import PROTOCOLS, protocol_properties
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.kafka import LocalKafka
     from forebay_sandbox.pytest_plugin import NewKafka
     from harness.live_pool import NewPool
     from harness.served import Served
@@ -41,9 +47,11 @@ def test_status_says_what_runs_and_what_waits(served: Served) -> None:
     mid = status["tiers"]["mid"]
     assert mid["waiting"] == 2
     assert mid["running"] == 4
-    assert mid["assigned_partitions"] == [0, 1]
-    assert mid["unfinished_records"] >= 6
-    assert mid["trouble"] is None
+    of_mid = status["intakes"]["mid"]
+    assert of_mid["assigned"] == {served.pool.topics.requests(Tier.MID): [0, 1]}
+    assert of_mid["unfinished_records"] >= 6
+    assert of_mid["troubles"] == []
+    assert set(status["intakes"]["retry"]["assigned"]) == set(served.pool.topics.retries)
     assert {one["request_id"] for one in status["running"]} <= {f"status-{number}" for number in range(6)}
     assert all(one["tier"] == "mid" for one in status["running"])
     assert all(0 <= one["running_seconds"] < 5 for one in status["running"])
@@ -62,7 +70,7 @@ def test_metrics_can_be_parsed_and_count_what_happened(served: Served) -> None:
     assert metric("forebay_started_total", tier="low") >= 5
     assert metric("forebay_queue_seconds_count", tier="low") == metric("forebay_started_total", tier="low")
     assert metric("forebay_service_seconds_sum", tier="low") > 0
-    assert metric("forebay_assigned_partitions", tier="low") == 2
+    assert metric("forebay_assigned_partitions", intake="low") == 2
     wait_until("everything committed", lambda: metric("forebay_unfinished_records") == 0)
     families = {family.name: family for family in text_string_to_metric_families(served.worker.get("/metrics")[1])}
     ours = {name: family for name, family in families.items() if name.startswith("forebay_")}
@@ -85,10 +93,13 @@ def test_a_worker_is_ready_only_when_its_groups_have_assigned(
     wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_worker_for_whom_no_partition_is_left_is_ready_too(
-    new_pool: NewPool, new_worker: NewWorker, engine: EngineProcess
+    protocol: str, brisk_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:
-    pool = new_pool(partitions=1)
-    workers = [new_worker(pool, backend_url=engine.url) for _ in range(2)]
-    assigned = [worker.status()["tiers"]["high"]["assigned_partitions"] for worker in workers]
-    assert sorted(assigned) == [[], [0]]
+    pool = new_pool(brisk_kafka, partitions=1)
+    properties = protocol_properties(tmp_path, protocol)
+    workers = [new_worker(pool, handler=HANDLER, kafka_properties=properties) for _ in range(2)]
+    assigned = [worker.status()["intakes"]["high"]["assigned"] for worker in workers]
+    assert {} in assigned
+    assert {pool.topics.requests(Tier.HIGH): [0]} in assigned

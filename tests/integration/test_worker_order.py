@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from harness.waiting import wait_until
 
 if TYPE_CHECKING:
     from harness.live_pool import LivePool
+    from harness.served import Served
     from harness.workers import NewWorker
 
 
@@ -68,3 +70,14 @@ def test_the_limit_is_reached_and_never_exceeded(pool: LivePool, new_worker: New
         assert engine.stats()["in_flight_peak"] == 6
         assert engine.stats()["received"] == 120
         assert worker.metric("forebay_limit_requests") == 6
+
+
+def test_a_lone_request_is_started_at_once(served: Served) -> None:
+    waited = []
+    for number in range(15):
+        [request_id] = served.pool.submit(Tier.HIGH, envelope(f"lone-{number}"))
+        queue_seconds = served.pool.result(request_id).queue_seconds
+        assert queue_seconds is not None
+        waited.append(queue_seconds)
+    # A consumer that waits for its batch to fill would take half a second.
+    assert statistics.median(waited) < 0.3

@@ -116,3 +116,27 @@ def test_a_request_that_breaks_the_backend_each_time_is_not_tried_for_ever(
         results = pool.results(pool.accepted)
         assert (results["poison"].status, results["poison"].reason) == ("failed", "backend_unavailable")
         assert {result.status for name, result in results.items() if name != "poison"} == {"completed"}
+
+
+def test_an_outage_with_thousands_waiting_costs_no_memory_and_no_dead_letter(
+    pool: LivePool, new_worker: NewWorker, tmp_path: Path
+) -> None:
+    log_path = tmp_path / "engine.jsonl"
+    with running_engine(log_path=log_path, speed=10) as engine:
+        engine.faults({"kind": "refuse"})
+        worker = new_worker(pool, backend_url=engine.url, limit_max=64)
+        pool.submit(Tier.LOW, *(envelope(f"low-{number}", ttl_ms=3_600_000) for number in range(3_000)))
+        wait_until("an open breaker and a full lane", lambda: worker.waiting()[Tier.LOW] >= 250)
+        wait_until("an open breaker", lambda: worker.status()["breaker"]["state"] == "open")
+        before = worker.metric("process_resident_memory_bytes")
+        knocks = worker.metric("forebay_backend_failures_total")
+        time.sleep(OUTAGE_SECONDS)
+        assert worker.metric("process_resident_memory_bytes") - before < 10 * 1024 * 1024
+        assert worker.metric("forebay_backend_failures_total") - knocks <= OUTAGE_SECONDS / 0.5
+        assert pool.ended() == set()
+        engine.faults()
+        results = pool.results(pool.accepted)
+        assert {(result.status, result.attempt) for result in results.values()} == {("completed", 1)}
+        assert worker.metric("forebay_dead_letters_total") == 0
+        assert worker.metric("forebay_retries_total") == 0
+        assert worker.status()["breaker"]["state"] == "closed"

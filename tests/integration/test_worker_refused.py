@@ -107,3 +107,18 @@ def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lo
     wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
     # Tried again every few seconds, not in a hot loop.
     assert worker.metric("forebay_produce_failures_total") - failures < 200
+
+
+def test_a_dead_letter_refused_for_good_is_neither_dropped_nor_tried_in_a_hot_loop(guarded: Guarded) -> None:
+    pool, worker = guarded.pool, guarded.worker
+    topic = pool.topics.requests(Tier.LOW)
+    failures = worker.metric("forebay_produce_failures_total")
+    denied = Denied(pool.kafka, pool.topics.dead_letter, WRITE)
+    pool.send(Tier.LOW, b"garbage", key=b"garbage")
+    wait_until("a worker that says so", lambda: f"{topic}/0: outcomes are refused" in readiness(worker))
+    pool.results(submit(guarded, Tier.HIGH, "beside"))
+    assert worker.metric("forebay_produce_failures_total") - failures < 10
+    denied.end()
+    assert [letter.value() for letter in pool.dead_letters(1)] == [b"garbage"]
+    wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
+    wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)

@@ -270,6 +270,11 @@ class ScriptedConsumer:
         self._unanswered.append(lambda: self._on_commit(failed, cast(list[TopicPartition], answer)))
         return None
 
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        records = self.log_of((partition.topic, partition.partition)).records
+        return 0, max((record.offset() for record in records), default=-1) + 1
+
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
         assert timeout > 0
         if self.committed_error is not None:

@@ -192,6 +192,12 @@ class Intake:
             assignment = self._ownership.owner_of(record)
             if assignment is None:
                 continue
+            known_below = assignment.offsets.next_offset
+            if known_below is not None and record.offset() < known_below:
+                renewed = self._ownership.renewed(assignment, record.offset())
+                if renewed is None:
+                    continue
+                assignment = renewed
             # Before the tracker knows of it: should this raise, the record is sought back to.
             work = self._work(record, assignment)
             verdict = assignment.receive(work.offset)

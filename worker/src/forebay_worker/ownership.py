@@ -46,6 +46,7 @@ class KafkaConsumer(Protocol):
     def pause(self, partitions: list[TopicPartition]) -> None: ...
     def resume(self, partitions: list[TopicPartition]) -> None: ...
     def seek(self, partition: TopicPartition) -> None: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
     def close(self) -> None: ...
 
 
@@ -193,6 +194,34 @@ class Ownership:
         key = (record.topic(), record.partition())
         return None if key in self._to_seek else self.assignments.get(key)
 
+    def renewed(self, old: Assignment, offset: int) -> Assignment | None:
+        """What a partition's record that should be known belongs to: None if it is known.
+
+        If the log ends below what was read of it, its topic was deleted and made anew, or its end was lost with the
+        brokers that had it: what is known of these offsets speaks of records that are gone, so tracking begins anew.
+        What was taken before still runs, and has nothing to commit.
+        """
+        key = (old.topic, old.partition)
+        end = self.consumer.get_watermark_offsets(TopicPartition(*key), timeout=COMMITTED_TIMEOUT_SECONDS)[1]
+        known_below = old.offsets.next_offset
+        if known_below is None or end >= known_below:
+            return None
+        log.error("records are gone from the end of a log", topic=key[0], partition=key[1], end=end, read=known_below)
+        self.commits.forget(key)
+        self._epoch += 1
+        assignment = self.assignments[key] = Assignment(
+            topic=old.topic,
+            partition=old.partition,
+            tier=old.tier,
+            retry_delay_seconds=old.retry_delay_seconds,
+            credit=old.credit,
+            epoch=self._epoch,
+            now=self._clock.monotonic(),
+            committed=offset,
+        )
+        assignment.opened = True
+        return assignment
+
     def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
         """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
 
@@ -223,9 +252,14 @@ class Ownership:
         while self.heard:
             notice = self.heard.popleft()
             self._notices.hear(notice, now)
-            assignment = self.assignments.get((notice.topic, notice.partition))
-            if assignment is not None:
-                assignment.heed(notice, now)
+            key = (notice.topic, notice.partition)
+            assignment = self.assignments.get(key)
+            if assignment is None:
+                continue
+            next_offset = assignment.offsets.next_offset
+            assignment.heed(notice, now)
+            if assignment.offsets.next_offset != next_offset:
+                self._to_seek.add(key)  # its former owner had come further
 
     def _open_assignments(self, now: float) -> None:
         if all(assignment.opened for assignment in self.assignments.values()):
@@ -248,6 +282,10 @@ class Ownership:
             self._assign(partitions)
         except Exception as error:  # an exception here would lose fetched records
             log.error("assignment failed", intake=self._name, error=str(error), exc_info=error)
+            # The client assigns them itself then, unpaused and from wherever it likes.
+            for partition in partitions:
+                key = (partition.topic, partition.partition)
+                (self._to_seek if key in self.assignments else self._unknown).add(key)
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
@@ -298,7 +336,8 @@ class Ownership:
         self._peers.listen_until(now)
         self.assignments[key] = assignment
         # Without a commit the partition is read from its first record.
-        return TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset)
+        start = assignment.offsets.next_offset
+        return TopicPartition(*key, OFFSET_BEGINNING if start is None else start)
 
     def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
         """What the group has committed; None when the broker does not say."""
@@ -322,8 +361,9 @@ class Ownership:
             key = (partition.topic, partition.partition)
             self._own(partition)
             self._unknown.remove(key)
-            self._paused.add(key)
             self._to_seek.add(key)
+            self.consumer.pause([TopicPartition(*key)])
+            self._paused.add(key)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
@@ -350,9 +390,13 @@ class Ownership:
         handed_over = []
         for key in keys:
             self._unknown.discard(key)
-            assignment = self.assignments.get(key)
+            # Before anything that might fail: nothing is committed for it again.
+            assignment = self.assignments.pop(key, None)
             if assignment is None:
                 continue
+            self._paused.discard(key)
+            self._to_seek.discard(key)
+            self.commits.forget(key)
             assignment.lost = lost
             assignment.drain_done()
             running, commit = assignment.close()
@@ -362,11 +406,6 @@ class Ownership:
         if last and not lost:
             self._commit_last(last)
         for over in handed_over:
-            key = (over.assignment.topic, over.assignment.partition)
-            del self.assignments[key]
-            self._paused.discard(key)
-            self._to_seek.discard(key)
-            self.commits.forget(key)
             self._forget(over.assignment)
             if over.running and not lost:
                 self._hand_over(over)

@@ -48,9 +48,10 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
-FLUSH_SECONDS_MAX = 15.0
+STOP_SECONDS_MAX = 15.0
+"""After the drain: for deliveries, last commits and hand-overs, all together."""
+
 HEARTBEAT_SECONDS_MAX = 30.0
-THREADS_SECONDS_MAX = 15.0
 EMPTY_SHARE_SECONDS = 10.0
 """With ``group.protocol=consumer`` a member that gets no partition is never called back (librdkafka 2.16, seen)."""
 
@@ -233,12 +234,14 @@ class Worker:
         if dispatcher.running:
             log.warning("drain time is over; giving back what still runs", running=len(dispatcher.running))
             await self._executor.give_back()
-        await self._turn_for(FLUSH_SECONDS_MAX, lambda: self._reporter.undelivered_records == 0)
+        end = self._clock.monotonic() + STOP_SECONDS_MAX
+        await self._turn_for(STOP_SECONDS_MAX, lambda: self._reporter.undelivered_records == 0)
         if self._reporter.undelivered_records:
             log.error("outcomes not delivered; their requests run again", records=self._reporter.undelivered_records)
-        await self._turn_for(THREADS_SECONDS_MAX, lambda: not any(thread.is_alive() for thread in self._threads))
+        left = end - self._clock.monotonic()
+        await self._turn_for(left, lambda: not any(thread.is_alive() for thread in self._threads))
         self._hand_overs.step(self._clock.monotonic())
-        await asyncio.to_thread(self._producer.flush, FLUSH_SECONDS_MAX)
+        await asyncio.to_thread(self._producer.flush, max(1.0, end - self._clock.monotonic()))
 
     async def _turn_for(self, seconds: float, done: Any) -> None:
         end = self._clock.monotonic() + seconds
