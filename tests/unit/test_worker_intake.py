@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from forebay_schemas.envelope import JsonCodec
 from forebay_schemas.headers import NO_HISTORY
 from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_schemas.tiers import Tier
-from forebay_worker import intake as intake_module
-from forebay_worker.dispatch import Credit
-from forebay_worker.intake import COMMIT_LOST_SECONDS, COMMIT_SECONDS, FULL_SECONDS_BEFORE_PAUSE, Intake
+from forebay_worker import ownership as ownership_module
+from forebay_worker.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
+from forebay_worker.credit import Credit
+from forebay_worker.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS, Intake
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES
+from forebay_worker.ownership import ASK_AGAIN_SECONDS, HandedOver, Source
 from forebay_worker.work import Work
-from simulated.ports import NOW_MS, Key, ManualClock, MemoryRecord, ScriptedConsumer
+from simulated.ports import NOW_MS, Key, ManualClock, MemoryPeers, MemoryRecord, ScriptedConsumer
 from simulated.works import POOL, envelope
 
 TIER = Tier.MID
@@ -40,7 +42,7 @@ class ManualCredit(Credit):
     """Waits by moving the clock."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
+        super().__init__(capacity_records=1)
         self._clock = clock
 
     def wait(self, seconds: float) -> None:
@@ -53,23 +55,27 @@ class Bay:
     def __init__(self, *, capacity: int = 1_000_000, capacity_bytes: int = MANY_BYTES) -> None:
         self.clock = ManualClock()
         self.consumer = ScriptedConsumer(clock=self.clock)
+        self.peers = MemoryPeers()
         self.credit = ManualCredit(self.clock)
         self.allow(capacity, total_bytes=capacity_bytes)
         self.handed: list[Work] = []
+        self.handed_over: list[HandedOver] = []
         self.intake = self.start()
 
     def start(self) -> Intake:
         return Intake(
+            name="mid",
             make_consumer=self.consumer.connect,
-            topic=TOPIC,
-            tier=TIER,
+            sources=[Source(topic=TOPIC, tier=TIER, retry_delay_seconds=0, credit=self.credit)],
             codec=JsonCodec(),
             clock=self.clock,
-            credit=self.credit,
             deliver=self.handed.extend,
+            hand_over=self.handed_over.append,
+            peers=self.peers,
         )
 
     def allow(self, total: int, *, capacity: int | None = None, total_bytes: int = MANY_BYTES) -> None:
+        """Lets it hand over so many in all since the start."""
         self.credit.allow(total, total_bytes, capacity_records=capacity or total, capacity_bytes=MANY_BYTES)
 
     def fill(self, key: Key, *offsets: int) -> None:
@@ -98,6 +104,9 @@ class Bay:
                 each for each in reversed(self.handed) if (each.assignment.partition, each.offset) == (key[1], offset)
             )
             work.assignment.done.append(offset)
+
+    def assigned(self) -> list[int]:
+        return self.intake.assigned.get(TOPIC, [])
 
     def is_paused(self, key: Key = P0) -> bool:
         return self.consumer.log_of(key).paused
@@ -166,7 +175,7 @@ def test_a_header_name_that_is_not_utf8_stops_no_partition() -> None:
     bay.step(2)
     bad, good = bay.handed
     assert bad.request is not None
-    assert (bad.headers(), bad.history) == ([], NO_HISTORY)
+    assert (bad.record.headers(), bad.history) == ([], NO_HISTORY)
     assert good.request is not None
 
 
@@ -229,6 +238,8 @@ def test_a_full_lane_pauses_only_after_half_a_second_and_polls_on() -> None:
     bay.consumer.assign(P0)
     bay.step(2)
     assert len(bay.handed) == 4
+    bay.step()
+    bay.clock.advance(-LANE_FULL_WAIT_SECONDS)
     bay.clock.advance(FULL_SECONDS_BEFORE_PAUSE - 0.1)
     bay.step()
     assert not bay.is_paused()
@@ -245,7 +256,7 @@ def paused_bay(*, capacity: int) -> Bay:
     bay = Bay(capacity=capacity)
     bay.fill(P0, *range(100))
     bay.consumer.assign(P0)
-    bay.step(2)
+    bay.step(3)
     bay.clock.advance(FULL_SECONDS_BEFORE_PAUSE)
     bay.step(2)
     assert bay.is_paused()
@@ -319,7 +330,7 @@ def test_a_partition_whose_commit_says_hardly_more_is_held_back_until_it_can() -
 
 def test_a_partition_behind_one_slow_request_is_held_back_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million finished offsets in turn take a few bytes of metadata, but a hundred megabytes of memory."""
-    monkeypatch.setattr(intake_module, "PENDING_RECORDS_MAX", 100)
+    monkeypatch.setattr(ownership_module, "PENDING_RECORDS_MAX", 100)
     bay = bay_with(*range(100))
     bay.finish(*range(1, 100))
     bay.settle()
@@ -327,18 +338,6 @@ def test_a_partition_behind_one_slow_request_is_held_back_in_the_end(monkeypatch
     bay.finish(0)
     bay.settle()
     assert not bay.is_paused()
-
-
-def test_after_stop_taking_it_only_commits() -> None:
-    bay = bay_with(0, 1)
-    bay.intake.stop_taking()
-    bay.fill(P0, 2)
-    bay.finish(0, 1)
-    for _ in range(5):
-        bay.settle()
-    assert bay.offsets() == [0, 1]
-    assert bay.committed() == 2
-    assert bay.is_paused(), "it goes on polling, to stay in the group"
 
 
 # The silent-loss trap
@@ -359,7 +358,18 @@ def test_an_exception_from_the_client_loses_no_record(committed: int | None, in_
     bay.step(8)
     assert bay.offsets() == list(range(committed or 0, 10))
     assert bay.offsets(P1) == list(range(5))
-    assert bay.intake.trouble is not None
+
+
+def test_an_exception_from_the_client_is_told_until_records_come_again() -> None:
+    bay = bay_with(0)
+    bay.consumer.free_unseen(P0, 0, exception=KafkaException(BROKEN))
+    bay.step()
+    assert bay.intake.troubles == [f"mid: {KafkaException(BROKEN)}"]
+    bay.step(3)
+    assert bay.intake.troubles, "nothing has come that shows that it is over"
+    bay.fill(P0, 1)
+    bay.step(2)
+    assert bay.intake.troubles == []
 
 
 def test_an_exception_after_some_were_taken_loses_none_and_repeats_none() -> None:
@@ -394,7 +404,7 @@ def test_the_end_of_a_partition_is_no_error() -> None:
     bay.fill(P0, 1)
     bay.step(2)
     assert bay.offsets() == [0, 1]
-    assert bay.intake.trouble is None
+    assert bay.intake.troubles == []
 
 
 def test_an_error_that_belongs_to_no_partition_is_noted() -> None:
@@ -404,7 +414,19 @@ def test_an_error_that_belongs_to_no_partition_is_noted() -> None:
     )
     bay.consumer.logs[TOPIC, 0].records[-1].topic_name = None
     bay.step()
-    assert bay.intake.trouble == KafkaError(KafkaError._ALL_BROKERS_DOWN).str()
+    assert bay.intake.troubles == [f"mid: {KafkaError(KafkaError._ALL_BROKERS_DOWN).str()}"]
+
+
+def test_what_one_topic_suffers_is_not_over_because_another_one_delivers() -> None:
+    """A topic that was deleted, or whose permission was taken away: the client says so once and then no more."""
+    bay = bay_with(0)
+    gone = MemoryRecord(topic_name="another", offset_number=1, failure=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    bay.consumer.append(gone)
+    bay.consumer.log_of(("another", 0)).position = 0
+    bay.fill(P0, 1, 2)
+    bay.step(3)
+    assert bay.offsets() == [0, 1, 2]
+    assert len(bay.intake.troubles) == 1
 
 
 def test_a_seek_that_fails_is_made_again_and_nothing_is_taken_before() -> None:
@@ -415,7 +437,8 @@ def test_a_seek_that_fails_is_made_again_and_nothing_is_taken_before() -> None:
     bay.step(3)
     assert bay.offsets() == [0, 1], "4 and 5 came, but 2 and 3 did not"
     del bay.consumer.seek_errors[P0]
-    bay.step(3)
+    bay.clock.advance(ASK_AGAIN_SECONDS)
+    bay.step(2)
     assert bay.offsets() == [0, 1, 2, 3, 4, 5]
 
 
@@ -426,7 +449,7 @@ def test_nothing_is_sought_in_a_partition_that_went_in_between() -> None:
     bay.step(2)
     bay.consumer.lose(P0)
     bay.step(3)
-    assert bay.intake.assigned_partitions == []
+    assert bay.assigned() == []
 
 
 # Commits
@@ -442,7 +465,7 @@ def test_a_commit_that_fails_for_one_partition_is_made_again() -> None:
     bay.consumer.commit_partition_errors[P0] = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     bay.settle()
     assert (bay.committed(), bay.committed(P1)) == (0, 2)
-    assert bay.intake.commit_failures >= 1
+    assert bay.intake.commits.failed_count >= 1
     bay.consumer.commit_partition_errors.clear()
     bay.settle()
     bay.settle()
@@ -472,7 +495,7 @@ def test_one_commit_at_a_time_and_one_that_is_never_answered_is_made_again() -> 
     bay.finish(1)
     bay.settle()
     assert len(bay.consumer.commits) == sent
-    bay.clock.advance(COMMIT_LOST_SECONDS)
+    bay.clock.advance(ANSWER_SECONDS_MAX)
     bay.settle()
     assert bay.consumer.commits[-1][0] == {P0: (2, "")}
 
@@ -483,7 +506,7 @@ def test_the_late_answer_to_a_commit_is_not_taken_for_that_of_the_next() -> None
     bay.consumer.answers_commits = False
     bay.finish(0)
     bay.settle()
-    bay.clock.advance(COMMIT_LOST_SECONDS)
+    bay.clock.advance(ANSWER_SECONDS_MAX)
     bay.finish(1)
     # The second one, which fails, is answered after the first.
     bay.consumer.commit_partition_errors[P0] = KafkaError(KafkaError.NOT_COORDINATOR)
@@ -505,13 +528,12 @@ def test_a_commit_answered_after_the_revocation_brings_nothing_back() -> None:
     bay.step()
     bay.consumer.answers_commits = True
     bay.step()
-    assert bay.intake.assigned_partitions == []
-    assert bay.intake._committed == {}
+    assert bay.assigned() == []
     # Nor is it taken for one of the assignment that follows.
-    commits = bay.intake.commits
+    confirmed = bay.intake.commits.confirmed_count
     bay.consumer.assign(P0)
     bay.step()
-    assert bay.intake.commits == commits
+    assert bay.intake.commits.confirmed_count == confirmed
 
 
 # Partitions come and go
@@ -524,8 +546,9 @@ def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
     bay.consumer.revoke(P0)
     bay.step()
     offset, text = bay.consumer.committed_by_group[P0]
-    assert (offset, decode_metadata(offset, text)) == (1, CommitMetadata(running=((1, 0),)))
+    assert (offset, decode_metadata(offset, text)) == (1, CommitMetadata(handed_over=((1, 0),)))
     assert bay.consumer.commits[-1][1] is False
+    assert [(over.assignment.partition, over.running) for over in bay.handed_over] == [(0, (1,))]
     assert not bay.handed[0].assignment.claims.claim(2)
     commits = len(bay.consumer.commits)
     bay.finish(1, 2)
@@ -558,36 +581,46 @@ def test_what_finishes_of_an_old_assignment_says_nothing_of_the_new_one() -> Non
     assert bay.committed() == 0
 
 
-def test_committed_offsets_that_cannot_be_asked_for_still_let_the_partition_be_read() -> None:
+# Nothing runs of a partition whose commits are unknown
+
+
+def unknown_bay(*, count: int = 6, committed: int | None = 3) -> Bay:
+    """A bay that was assigned a partition while the broker could not say what is committed."""
     bay = Bay()
-    bay.fill(P0, *range(6))
-    bay.consumer.committed_by_group[P0] = (3, "")
+    bay.fill(P0, *range(count))
+    if committed is not None:
+        bay.consumer.committed_by_group[P0] = (committed, "")
     bay.consumer.committed_error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
     bay.consumer.assign(P0)
-    bay.step()
+    bay.step(4)
+    assert bay.offsets() == []
+    assert bay.is_paused()
+    return bay
+
+
+def test_with_unknown_committed_offsets_nothing_runs_until_they_are_told_and_it_says_so() -> None:
+    bay = unknown_bay()
+    assert bay.intake.troubles == ["mid: committed offsets unknown of 1 partitions"]
     bay.consumer.committed_error = None
+    bay.clock.advance(ASK_AGAIN_SECONDS)
     bay.step(2)
     assert bay.offsets() == [3, 4, 5]
+    assert bay.intake.troubles == []
     bay.finish(3, 4)
     bay.settle()
     assert bay.committed() == 5
 
 
-@pytest.mark.parametrize("later", [None, 3])
-def test_with_unknown_committed_offsets_an_exception_still_loses_nothing(later: int | None) -> None:
-    """Nothing received, nothing known: the client is sent back to what the group has committed."""
-    bay = Bay()
-    bay.fill(P0, *range(6))
-    if later is not None:
-        bay.consumer.committed_by_group[P0] = (later, "")
-    bay.consumer.committed_error = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    bay.consumer.assign(P0)
+@pytest.mark.parametrize("committed", [None, 3])
+def test_with_committed_offsets_told_late_an_exception_still_loses_nothing(committed: int | None) -> None:
+    bay = unknown_bay(committed=committed)
     bay.consumer.free_unseen(P0, 2, exception=KafkaException(BROKEN))
     bay.step(3)
     assert bay.offsets() == []
     bay.consumer.committed_error = None
-    bay.step(3)
-    assert bay.offsets() == list(range(later or 0, 6))
+    bay.clock.advance(ASK_AGAIN_SECONDS)
+    bay.step(5)
+    assert bay.offsets() == list(range(committed or 0, 6))
 
 
 def test_an_error_of_one_partition_among_the_committed_counts_as_unknown() -> None:
@@ -596,26 +629,85 @@ def test_an_error_of_one_partition_among_the_committed_counts_as_unknown() -> No
     bay.consumer.committed_partition_error = KafkaError(KafkaError.NOT_COORDINATOR)
     bay.consumer.assign(P0)
     bay.step(2)
+    assert bay.offsets() == []
+    bay.consumer.committed_partition_error = None
+    bay.clock.advance(ASK_AGAIN_SECONDS)
+    bay.step(2)
     assert bay.offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("take_back", [ScriptedConsumer.revoke, ScriptedConsumer.lose], ids=["revoked", "lost"])
+def test_an_unknown_partition_that_goes_again_is_forgotten(take_back: Callable[[ScriptedConsumer, Key], None]) -> None:
+    bay = unknown_bay()
+    take_back(bay.consumer, P0)
+    bay.step()
+    bay.consumer.committed_error = None
+    bay.clock.advance(ASK_AGAIN_SECONDS)
+    bay.step(2)
+    assert (bay.offsets(), bay.assigned(), bay.intake.troubles) == ([], [], [])
+
+
+# Callbacks never raise, whatever happens in them
+
+
+class ForgettingConsumer(ScriptedConsumer):
+    """Cannot be told where to start when it is assigned, once."""
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        if any(each.offset != OFFSET_STORED for each in partitions) and self.polls < 2:
+            raise RuntimeError("odd")
+        super().incremental_assign(partitions)
+
+
+@pytest.mark.parametrize("fails", ["committed", "incremental_assign"])
+def test_an_assignment_that_fails_oddly_is_made_good_and_loses_nothing(fails: str) -> None:
+    """The client then assigns the partition itself, unpaused, and begins to read it."""
+    bay = Bay()
+    if fails == "committed":
+        bay.consumer.committed_error = RuntimeError("odd")
+    else:
+        bay.consumer = ForgettingConsumer(clock=bay.clock)
+        bay.intake = bay.start()
+    bay.fill(P0, *range(6))
+    text = encode_metadata(2, CommitMetadata(finished=((4, 1),)))
+    bay.consumer.committed_by_group[P0] = (2, text)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    bay.consumer.committed_error = None
+    bay.clock.advance(ASK_AGAIN_SECONDS)
+    bay.step(3)
+    assert bay.offsets() == [2, 3, 5]
+    bay.finish(2, 3, 5)
+    bay.settle()
+    assert bay.committed() == 6
+
+
+def explode(*_: object, **__: object) -> None:
+    raise RuntimeError("odd")
+
+
+def test_nothing_is_committed_for_a_partition_whose_letting_go_failed_oddly(monkeypatch: pytest.MonkeyPatch) -> None:
+    bay = bay_with(0, 1)
+    monkeypatch.setattr(bay.peers, "tell", explode)
+    bay.consumer.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    bay.consumer.revoke(P0)
+    bay.step()
+    bay.consumer.commit_error = None
+    commits = len(bay.consumer.commits)
+    bay.finish(0)
+    bay.settle()
+    assert bay.assigned() == []
+    assert len(bay.consumer.commits) == commits
+    assert not bay.handed[0].assignment.claims.is_open
 
 
 def test_callbacks_never_raise_whatever_happens_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     bay = bay_with(0, 1)
-    bay.finish(0)
-    bay.consumer.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    for name in ("_assign", "_let_go"):
+        monkeypatch.setattr(bay.intake._ownership, name, explode)
+    bay.consumer.assign(P1)
     bay.consumer.revoke(P0)
-    bay.step()
-    assert bay.intake.assigned_partitions == []
-    bay.consumer.commit_error = None
-
-    def explode(*_: object, **__: object) -> None:
-        raise RuntimeError("odd")
-
-    for name in ("_assign", "_release"):
-        monkeypatch.setattr(bay.intake, name, explode)
-    bay.consumer.assign(P0)
-    bay.consumer.revoke(P0)
-    bay.consumer.lose(P0)
+    bay.consumer.lose(P1)
     assert bay.consumer.poll(0.1) is None
 
 
@@ -625,7 +717,7 @@ def test_an_empty_assignment_is_one() -> None:
     bay.consumer.assign()
     bay.step()
     assert bay.intake.assigned_once
-    assert bay.intake.assigned_partitions == []
+    assert bay.assigned() == []
 
 
 def test_records_of_partitions_that_are_not_ours_are_left_alone() -> None:
@@ -670,7 +762,7 @@ def test_a_random_history_loses_nothing() -> None:
                 case 3:
                     bay.settle()
                 case _:
-                    bay.credit.allowed_total = len(bay.handed) + rng.randrange(20)
+                    bay.allow(len(bay.handed) + rng.randrange(20))
             bay.step()
             unfinished.extend(bay.handed[seen:])
             seen = len(bay.handed)
