@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.breaker import Breaker, BreakerState
+from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, Breaker, BreakerState
 
 LATE = 0.0
 """When a request began that was in flight before everything else."""
@@ -177,6 +177,26 @@ def test_a_probe_that_ends_without_evidence_is_made_again_after_the_same_time() 
         assert history.probes() == 1
         history.breaker.ended(history.now, started=history.now)
         assert history.state is BreakerState.OPEN
+    assert history.probes() == 1
+
+
+def test_a_probe_that_hangs_is_joined_by_another_every_ten_seconds() -> None:
+    history = History().fails("a")
+    history.probes()
+    for _ in range(3):
+        assert history.probes() == PROBE_OVERDUE_SECONDS
+    history.answers()
+    assert history.state is BreakerState.CLOSED
+
+
+def test_the_probe_that_joined_a_hung_one_says_how_the_backend_is() -> None:
+    history = History().fails("a")
+    history.probes()
+    hung_since = history.now
+    history.probes()
+    history.fails("hung", started=hung_since)
+    assert history.state is BreakerState.PROBING, "that says nothing new"
+    history.probe_fails()
     assert history.probes() == 1
 
 

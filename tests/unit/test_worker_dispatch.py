@@ -9,16 +9,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forebay_schemas.headers import read_history
 from forebay_schemas.reasons import Reason
 from forebay_schemas.results import Result, decode_result
 from forebay_schemas.tiers import Tier
-from forebay_worker.breaker import BreakerState
-from forebay_worker.dispatch import FAILURES_AMONG_ANSWERS_MAX, LOOKAHEAD_RECORDS_MIN, Dispatcher
+from forebay_worker.assignment import CRASHES_MAX, Assignment
+from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, BreakerState
+from forebay_worker.credit import Credit
+from forebay_worker.dispatch import (
+    FAILURES_AMONG_ANSWERS_MAX,
+    LOOKAHEAD_RECORDS_MIN,
+    RETRY_ROOM_RECORDS,
+    Dispatcher,
+)
 from forebay_worker.lanes import cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.pacing import FixedLimit
-from forebay_worker.work import Answer, Assignment, Failure, Work
+from forebay_worker.work import Answer, Failure, Work
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 
@@ -28,9 +36,9 @@ BUFFER_BYTES = 3 * 1_000_000
 
 
 class Stage:
-    """A dispatcher with a real reporter over a producer in memory."""
+    """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end."""
 
-    def __init__(self, *, limit: int = 4, buffer_bytes_max: int = BUFFER_BYTES) -> None:
+    def __init__(self, *, limit: int = 4, buffer_bytes_max: int = BUFFER_BYTES, retries_max: int = 0) -> None:
         self.clock = ManualClock()
         self.producer = MemoryProducer()
         self.stats = Stats()
@@ -41,6 +49,7 @@ class Stage:
             reporter=self.reporter,
             stats=self.stats,
             buffer_bytes_max=buffer_bytes_max,
+            retries_max=retries_max,
         )
 
     def accept(self, *works: Work) -> None:
@@ -69,6 +78,15 @@ class Stage:
 
     def outcomes(self) -> list[tuple[str, str]]:
         return [(result.request_id, result.reason) for result in self.results()]
+
+    def retries(self) -> list[tuple[str, int]]:
+        """What was sent to retry topics and delivered, in order: the topic, and the attempt asked for."""
+        self.reporter.poll()
+        return [
+            (str(record.topic()), read_history(record.headers()).attempt)
+            for record in self.producer.delivered
+            if record.topic() in POOL.retries
+        ]
 
 
 def works(count: int, *, assignment: Assignment | None = None, first: int = 0, ttl_ms: int = 60_000) -> list[Work]:
@@ -142,13 +160,47 @@ def test_what_was_given_up_is_neither_started_nor_reported(when: str) -> None:
     assert list(assignment.done) == []
 
 
-def test_a_failure_of_a_request_that_was_given_up_decides_nothing() -> None:
+@pytest.mark.parametrize("retries_max", [0, 3])
+def test_a_failure_of_a_request_that_was_lost_decides_nothing(retries_max: int) -> None:
+    """Its new owner runs it again, and nobody tells that one not to."""
+    stage = Stage(retries_max=retries_max)
+    stage.accept(*works(1))
+    work = stage.take()
+    work.assignment.lost = True
+    work.assignment.claims.close()
+    stage.dispatcher.failed(work, Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500"))
+    assert (stage.outcomes(), stage.retries(), list(work.assignment.done)) == ([], [], [])
+
+
+@pytest.mark.parametrize("how", ["answered", "failed", "failed, and tried again", "overdue"])
+def test_what_runs_on_after_it_was_handed_over_has_its_outcome_from_here(how: str) -> None:
+    """Its new owner withholds it until it is told."""
+    stage = Stage(retries_max=3 if how == "failed, and tried again" else 0)
+    stage.accept(*works(1))
+    work = stage.take()
+    work.assignment.claims.close()
+    failure = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500")
+    if how == "answered":
+        stage.dispatcher.answered(work, ANSWER)
+    elif how == "overdue":
+        stage.clock.advance(60.0)
+        stage.dispatcher.gave_up(work, deadline_passed=True)
+    else:
+        stage.dispatcher.failed(work, failure)
+    assert len(stage.outcomes()) + len(stage.retries()) == 1
+    assert list(work.assignment.done) == [0]
+
+
+def test_what_the_backend_refuses_after_it_was_handed_over_is_given_back() -> None:
+    """It cannot wait in a lane here: the partition is another one's. That it no longer runs is told."""
     stage = Stage()
     stage.accept(*works(1))
     work = stage.take()
     work.assignment.claims.close()
-    stage.dispatcher.failed(work, Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500"))
-    assert stage.outcomes() == []
+    stage.dispatcher.failed(work, REFUSED)
+    assert work.assignment.claims.running() == ()
+    assert len(stage.dispatcher.lanes) == 0
+    assert (stage.outcomes(), list(work.assignment.done)) == ([], [])
 
 
 def test_what_cannot_be_decoded_is_rejected_and_kept() -> None:
@@ -360,14 +412,157 @@ def test_a_probe_cancelled_at_its_deadline_is_followed_by_another() -> None:
     assert stage.dispatcher.take() is not None
 
 
+def test_a_probe_that_hangs_is_joined_by_another_request_than_the_one_that_failed() -> None:
+    stage = Stage()
+    stage.accept(*works(1, ttl_ms=3_600_000))
+    failing = stage.take()
+    stage.dispatcher.failed(failing, REFUSED)
+    others = [make_work(offset=offset, ttl_ms=3_600_000, priority=1) for offset in (1, 2, 3)]
+    stage.accept(*others)
+    stage.tick(0.5)
+    assert stage.take_all() == [others[0]]
+    stage.tick(PROBE_OVERDUE_SECONDS - 0.1)
+    assert stage.take_all() == []
+    stage.tick(0.1)
+    assert stage.take_all() == [others[1]], "although the one that failed is more urgent"
+
+
+# What becomes of a failure that is charged
+
+
+FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500")
+
+
+def test_a_failure_is_tried_again_later_and_holds_no_slot_meanwhile() -> None:
+    stage = Stage(limit=1, retries_max=3)
+    stage.accept(*works(2))
+    first = stage.take()
+    stage.dispatcher.failed(first, FAILED)
+    assert stage.retries() == [(POOL.retry(Tier.MID, 1), 2)]
+    assert stage.outcomes() == []
+    assert list(first.assignment.done) == [0]
+    assert stage.take().offset == 1
+
+
+@pytest.mark.parametrize(
+    ("attempt", "retries_max", "own_max", "delay_seconds"),
+    [
+        (1, 3, None, 1),
+        (2, 3, None, 5),
+        (3, 3, None, 30),
+        (4, 3, None, None),
+        (1, 0, None, None),
+        (5, 9, None, 30),
+        # What the request itself asks for counts.
+        (1, 3, 1, None),
+        (2, 3, 2, None),
+        (4, 3, 6, 30),
+    ],
+)
+def test_retries_come_after_growing_delays_until_they_are_used_up(
+    attempt: int, retries_max: int, own_max: int | None, delay_seconds: int | None
+) -> None:
+    stage = Stage(retries_max=retries_max)
+    headers: list[tuple[str, bytes | None]] = [("forebay-attempt", str(attempt).encode())]
+    stage.accept(make_work(headers=headers, ttl_ms=600_000, max_attempts=own_max))
+    stage.dispatcher.failed(stage.take(), FAILED)
+    if delay_seconds is None:
+        assert (stage.retries(), stage.outcomes()) == ([], [("r-0", "backend_error")])
+        assert len(stage.producer.delivered_to(POOL.dead_letter)) == 1
+    else:
+        assert stage.retries() == [(POOL.retry(Tier.MID, delay_seconds), attempt + 1)]
+        assert stage.outcomes() == []
+
+
+def test_what_would_come_too_late_is_not_tried_again() -> None:
+    stage = Stage(retries_max=3)
+    stage.accept(*works(1, ttl_ms=1_000))
+    stage.dispatcher.failed(stage.take(), FAILED)
+    assert (stage.retries(), stage.outcomes()) == ([], [("r-0", "retry_too_late")])
+    assert stage.results()[0].error == "HTTP 500"
+    assert stage.producer.delivered_to(POOL.dead_letter) == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_tried_again"),
+    [
+        (Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500"), True),
+        (Failure(reason=Reason.BACKEND_TIMEOUT, error="too late"), True),
+        (Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 422"), False),
+        (Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error="no"), False),
+        # The list of statuses is a setting: it beats what the reason says.
+        (Failure(reason=Reason.BACKEND_ERROR, error="HTTP 501", retryable=False), False),
+        (Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 425", retryable=True), True),
+    ],
+)
+def test_only_what_may_succeed_later_is_tried_again(failure: Failure, is_tried_again: bool) -> None:
+    stage = Stage(retries_max=3)
+    stage.accept(*works(1))
+    stage.dispatcher.failed(stage.take(), failure)
+    assert len(stage.retries()) == is_tried_again
+    assert len(stage.producer.delivered_to(POOL.dead_letter)) == 1 - is_tried_again
+
+
+def test_a_request_that_was_running_when_two_workers_died_is_not_run_again() -> None:
+    stage = Stage()
+    crashed, once = works(2)
+    crashed.crashes, once.crashes = CRASHES_MAX, CRASHES_MAX - 1
+    stage.accept(crashed, once)
+    assert stage.take_all() == [once]
+    assert stage.outcomes() == [("r-0", "worker_crashed")]
+    assert [record.offset() for record in (crashed.record,)] == list(crashed.assignment.done)
+    assert len(stage.producer.delivered_to(POOL.dead_letter)) == 1
+
+
+def test_a_request_whose_outcome_is_known_is_skipped() -> None:
+    """A producer that sends it twice, to whatever partition; or a partition that was lost and came back."""
+    stage = Stage()
+    first = make_work(offset=0, request_id="same")
+    again = make_work(make_assignment(partition=1), offset=9, request_id="same")
+    stage.accept(first)
+    stage.dispatcher.answered(stage.take(), ANSWER)
+    assert len(stage.results()) == 1
+    stage.accept(again)
+    assert stage.dispatcher.take() is None
+    assert list(again.assignment.done) == [9]
+    assert len(stage.results()) == 1
+    assert stage.stats.duplicates[Tier.MID] == 1
+
+
+@pytest.mark.parametrize(
+    "header", [("forebay-replay-count", b"1"), ("forebay-attempt", b"2")], ids=["a replay", "a retry"]
+)
+def test_what_is_meant_to_run_again_is_not_taken_for_a_duplicate(header: tuple[str, bytes]) -> None:
+    stage = Stage(retries_max=3)
+    stage.accept(make_work(offset=0, request_id="same"))
+    work = stage.take()
+    if header[0] == "forebay-attempt":
+        stage.dispatcher.failed(work, FAILED)
+    else:
+        stage.dispatcher.answered(work, ANSWER)
+    stage.results()
+    stage.accept(make_work(offset=1, request_id="same", headers=[header]))
+    assert stage.take().offset == 1
+
+
 # How much intake may take
+
+
+def room_bytes(credit: Credit) -> int:
+    """How many bytes may be handed over now, as far as a lane can hold them."""
+    room = 0
+    while credit.room_records > 0:
+        room += 1_000
+        credit.spend(0, 1_000)
+    credit.spend(0, -room)
+    return room
 
 
 def test_at_the_start_each_tier_may_take_the_least_lookahead() -> None:
     stage = Stage()
     for credit in stage.dispatcher.credits.values():
-        assert credit.allowed_total == LOOKAHEAD_RECORDS_MIN
-        assert credit.allowed_bytes == BUFFER_BYTES // 3
+        assert credit.room_records == LOOKAHEAD_RECORDS_MIN
+        assert room_bytes(credit) == BUFFER_BYTES // 3
 
 
 def test_the_lookahead_follows_the_rate_up_to_the_buffers_bytes() -> None:
@@ -386,6 +581,30 @@ def test_the_lookahead_follows_the_rate_up_to_the_buffers_bytes() -> None:
     assert stage.dispatcher.credits[Tier.HIGH].capacity_records == 100 * 5
 
 
+def test_due_retries_join_a_full_lane_up_to_twice_its_capacity() -> None:
+    """They waited at a tail once already."""
+    stage = Stage()
+    requests, retries = stage.dispatcher.credits[Tier.MID], stage.dispatcher.retry_credits[Tier.MID]
+    assert retries.room_records == RETRY_ROOM_RECORDS
+    batch = works(LOOKAHEAD_RECORDS_MIN, assignment=make_assignment(credit=requests))
+    requests.spend(len(batch), cost_bytes(batch))
+    stage.accept(*batch)
+    assert requests.room_records == 0
+    late = make_assignment(credit=retries, retry_delay_seconds=5)
+    for number in range(RETRY_ROOM_RECORDS):
+        [work] = works(1, assignment=late, first=1_000 + number)
+        assert retries.room_records > 0
+        retries.spend(1, cost_bytes([work]))
+        stage.accept(work)
+    assert retries.room_records == 0
+    taken = stage.take_all()
+    for work in taken:
+        stage.dispatcher.answered(work, ANSWER)
+    stage.tick(1.0)
+    assert requests.room_records == 0, "the lane is still fuller than requests alone may make it"
+    assert retries.room_records == len(taken)
+
+
 class CreditModel(RuleBasedStateMachine):
     """An intake that takes all it may, and every way in which a request can leave dispatch."""
 
@@ -395,17 +614,19 @@ class CreditModel(RuleBasedStateMachine):
         self.limit = limit
         self.lane_bytes_max = buffer_kib * 1024 // 3
         self.tier = Tier.MID
-        self.assignment = make_assignment(self.tier)
-        self.handed = self.handed_bytes = self.next_offset = 0
+        self.assignment = self.new_assignment()
+        self.next_offset = 0
         self.transit: list[Work] = []
         self.running: list[Work] = []
         self.capacity_max = LOOKAHEAD_RECORDS_MIN
         self.largest = 0
 
     @property
-    def room(self) -> int:
-        credit = self.stage.dispatcher.credits[self.tier]
-        return credit.allowed_total - self.handed if credit.allowed_bytes > self.handed_bytes else 0
+    def credit(self) -> Credit:
+        return self.stage.dispatcher.credits[self.tier]
+
+    def new_assignment(self) -> Assignment:
+        return make_assignment(self.tier, credit=self.credit)
 
     @rule(
         count=st.integers(1, 300),
@@ -414,8 +635,8 @@ class CreditModel(RuleBasedStateMachine):
         kind=st.sampled_from(["fine", "garbage"]),
     )
     def intake(self, count: int, size: int, ttl_ms: int, kind: str) -> None:
-        for _ in range(min(count, max(0, self.room))):
-            if self.room <= 0:
+        for _ in range(count):
+            if self.credit.room_records <= 0:
                 break
             value = b"x" * (size + 1) if kind == "garbage" else None
             payload = {"x": "y" * size}
@@ -424,8 +645,7 @@ class CreditModel(RuleBasedStateMachine):
                 self.assignment, offset=self.next_offset, value=value, payload=payload, ttl_ms=ttl_ms + age_ms
             )
             self.next_offset += 1
-            self.handed += 1
-            self.handed_bytes += cost_bytes([work])
+            self.credit.spend(1, cost_bytes([work]))
             self.largest = max(self.largest, cost_bytes([work]))
             self.transit.append(work)
 
@@ -457,7 +677,7 @@ class CreditModel(RuleBasedStateMachine):
     @rule()
     def revoke_and_assign_again(self) -> None:
         self.assignment.claims.close()
-        self.assignment = make_assignment(self.tier)
+        self.assignment = self.new_assignment()
 
     @rule(seconds=st.sampled_from([0.02, 0.5, 5.0, 61.0]))
     def pass_time(self, seconds: float) -> None:
@@ -483,8 +703,10 @@ class CreditModel(RuleBasedStateMachine):
             self.stage.tick(0.2)
             self.running = [work for work in self.running if id(work) in dispatcher.running]
             if not dispatcher.lanes:
-                assert self.room >= LOOKAHEAD_RECORDS_MIN
-                assert dispatcher.credits[self.tier].allowed_bytes - self.handed_bytes >= self.lane_bytes_max
+                assert self.credit.room_records >= LOOKAHEAD_RECORDS_MIN
+                self.credit.spend(0, self.lane_bytes_max - 1)
+                assert self.credit.room_records > 0, "not all of its bytes"
+                self.credit.spend(0, 1 - self.lane_bytes_max)
 
 
 TestCreditModel = CreditModel.TestCase

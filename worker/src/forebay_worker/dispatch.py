@@ -11,7 +11,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker.assignment import CRASHES_MAX
-from forebay_worker.breaker import Breaker
+from forebay_worker.breaker import Breaker, BreakerState
 from forebay_worker.credit import Credit
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
 from forebay_worker.metrics import Stats
@@ -98,7 +98,7 @@ class Dispatcher:
             now = self._clock.monotonic()
             if not lanes or self.limited_by(now) is not None:
                 return None
-            work = lanes.pop() if self.breaker.probe_at is None else lanes.pop_probe()
+            work = lanes.pop() if self.breaker.state is BreakerState.CLOSED else lanes.pop_probe()
             if work is None:
                 return None
             self._taken += 1
