@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -117,7 +117,7 @@ def test_a_topic_that_is_deleted_is_loudly_missed_and_read_from_its_first_record
 ) -> None:
     pool, gate = new_pool(partitions=1), Gate(tmp_path)
     topic = pool.topics.requests(Tier.MID)
-    settings = {"kafka_properties": brisk_metadata(tmp_path)} if back == "when-missed" else {}
+    settings: dict[str, Any] = {"kafka_properties": brisk_metadata(tmp_path)} if back == "when-missed" else {}
     worker = new_worker(pool, handler=HANDLER, **settings)
     before = pool.submit(Tier.MID, *(envelope(f"before-{number}", payload=gate.noted()) for number in range(10)))
     pool.results(before)
@@ -143,6 +143,8 @@ def test_a_topic_that_is_deleted_is_loudly_missed_and_read_from_its_first_record
         return True
 
     wait_until("the topic made anew", made)
+    if back == "when-missed":
+        wait_until("a worker that has it again", lambda: worker.get("/readyz")[0] == 200)
     producer = plain_producer(pool)
     # Fewer than the old one had: its positions lie beyond the end of the new one.
     after = [f"after-{number}" for number in range(5)]

@@ -783,3 +783,31 @@ def test_a_random_history_loses_nothing() -> None:
             bay.settle()
         assert {work.offset for work in bay.handed} == set(everything), seed
         assert bay.committed() == everything[-1] + 1, seed
+
+
+# A log that is not the one that was read
+
+
+def test_a_log_that_ends_below_what_was_read_begins_anew() -> None:
+    bay = bay_with(0, 1, 2)
+    bay.finish(0, 1)
+    bay.settle()
+    log = bay.consumer.log_of(P0)
+    log.records.clear()
+    log.position = 0  # as the client does when its position is beyond the end
+    bay.fill(P0, 0, 1)
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 2, 0, 1]
+    bay.finish(0, 1)
+    bay.settle()
+    assert bay.committed() == 2
+    first, *_, last = bay.handed
+    assert first.assignment.claims.is_open, "what was taken before still runs"
+    assert first.assignment is not last.assignment
+
+
+def test_records_of_the_same_log_that_come_again_are_skipped() -> None:
+    bay = bay_with(0, 1, 2)
+    bay.consumer.log_of(P0).position = 0
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 2]

@@ -64,7 +64,7 @@ class Intake:
         self._held = Held()
         self._full_since: float | None = None
         self._full = False
-        self._troubles: dict[str, str] = {}
+        self._troubles: dict[str, tuple[float, str]] = {}
         self.heartbeat = clock.monotonic()
         self._ownership = Ownership(
             name=name,
@@ -117,7 +117,15 @@ class Intake:
     @property
     def troubles(self) -> list[str]:
         """What is wrong for longer than a moment."""
-        found = [f"{self.name}: {trouble}" for trouble in self._troubles.copy().values()]
+        assigned_at: dict[str, float] = {}
+        for (topic, _), assignment in self._ownership.assignments.copy().items():
+            assigned_at[topic] = max(assignment.assigned_at, assigned_at.get(topic, 0.0))
+        found = [
+            f"{self.name}: {trouble}"
+            for topic, (noted_at, trouble) in self._troubles.copy().items()
+            # A topic that is assigned anew is there again, whether or not a record comes.
+            if assigned_at.get(topic, 0.0) <= noted_at
+        ]
         if self._ownership.unknown_count:
             found.append(f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions")
         for (topic, partition), assignment in self._ownership.assignments.copy().items():
@@ -275,13 +283,13 @@ class Intake:
     def _on_record_error(self, record: Record, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             return
-        self._troubles[record.topic() or _CLIENT] = error.str()
+        self._troubles[record.topic() or _CLIENT] = (self._clock.monotonic(), error.str())
         log.warning("the client reports", intake=self.name, topic=record.topic(), error=error.str())
         # An error event can stand where records were.
         self._ownership.seek_back(record.topic(), record.partition())
 
     def _seek_back(self, error: Exception) -> None:
-        self._troubles[_CLIENT] = str(error)
+        self._troubles[_CLIENT] = (self._clock.monotonic(), str(error))
         log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
         self._ownership.seek_back()
         # An error that repeats at once must not fill the log or the processor.
