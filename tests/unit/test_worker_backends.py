@@ -46,7 +46,7 @@ from simulated.works import make_work
         (422, Reason.BACKEND_REJECTED, False),
         (500, Reason.BACKEND_ERROR, False),
         (501, Reason.BACKEND_ERROR, False),
-        (504, Reason.BACKEND_ERROR, False),
+        (504, Reason.BACKEND_TIMEOUT, False),
         (201, Reason.BACKEND_BAD_RESPONSE, False),
         (204, Reason.BACKEND_BAD_RESPONSE, False),
         (304, Reason.BACKEND_BAD_RESPONSE, False),
@@ -54,14 +54,21 @@ from simulated.works import make_work
 )
 def test_what_each_status_means(status: int, reason: Reason, of_backend: bool) -> None:
     reply = _Reply(status=status, content_type="text/plain", retry_after_seconds=2.0, body=b" the engine's words \n")
-    failure = _refusal(reply)
-    assert (failure.reason, failure.of_backend) == (reason, of_backend)
+    failure = _refusal(reply, may_retry=True)
+    assert (failure.reason, failure.of_backend, failure.reached) == (reason, of_backend, True)
     assert failure.error == f"HTTP {status}: the engine's words"
-    assert failure.retry_after_seconds == (2.0 if of_backend else None)
+    assert failure.retry_after_seconds == 2.0, "a retry obeys it too"
+
+
+@pytest.mark.parametrize("may_retry", [True, False])
+def test_whether_a_status_may_be_tried_again_is_the_settings_to_say(may_retry: bool) -> None:
+    reply = _Reply(status=501, content_type="text/plain", retry_after_seconds=None, body=b"")
+    assert _refusal(reply, may_retry=may_retry).may_retry is may_retry
 
 
 def test_the_engines_words_are_cut_and_may_be_no_text() -> None:
-    error = _refusal(_Reply(status=500, content_type="", retry_after_seconds=None, body=b"\xff" + b"x" * 10_000)).error
+    reply = _Reply(status=500, content_type="", retry_after_seconds=None, body=b"\xff" + b"x" * 10_000)
+    error = _refusal(reply, may_retry=True).error
     assert len(error) < 2_100
     assert error.startswith("HTTP 500: \ufffdx")
 
@@ -182,14 +189,17 @@ def test_the_payload_goes_to_its_path_as_the_bytes_that_came() -> None:
     trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     work = make_work(
         value=b'{"request_id": "r", "biz_type": "rerank", "payload": ' + payload + b"}",
-        headers=[("traceparent", trace)],
+        headers=[("traceparent", trace), ("forebay-attempt", b"2")],
     )
-    given = call(answer, work, path="/base/", biz_paths={"rerank": "/v1/rerank"}, backend_api_key="s3cret")
+    settings = {"biz_paths": {"rerank": "/v1/rerank"}, "backend_api_key": "s3cret", "worker_id": "w-7"}
+    given = call(answer, work, path="/base/", **settings)
     assert isinstance(given, Answer)
     assert bytes(given.body) == b'{"ok": 1}'
     assert (seen["method"], seen["path"], seen["body"]) == ("POST", "/base/v1/rerank", payload)
     assert seen["headers"]["x-request-id"] == "r"
     assert seen["headers"]["traceparent"] == trace.decode()
+    # An engine's log then tells a retry from a repetition.
+    assert (seen["headers"]["x-forebay-worker"], seen["headers"]["x-forebay-attempt"]) == ("w-7", "2")
     assert seen["headers"]["authorization"] == "Bearer s3cret"
     assert seen["headers"]["content-type"] == "application/json"
 
@@ -225,6 +235,17 @@ def test_an_answer_cut_off_in_the_middle_speaks_of_the_backend() -> None:
     failure = call(answer, make_work())
     assert isinstance(failure, Failure)
     assert (failure.reason, failure.of_backend) == (Reason.BACKEND_BAD_RESPONSE, True)
+    assert failure.reached
+
+
+@pytest.mark.parametrize(("status", "may_retry"), [(425, True), (500, False)])
+def test_which_statuses_are_tried_again_is_a_setting(status: int, may_retry: bool) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    failure = call(answer, make_work(), retry_statuses=[425])
+    assert isinstance(failure, Failure)
+    assert failure.may_retry is may_retry
 
 
 def test_an_answer_that_does_not_come_in_time_is_a_timeout() -> None:
@@ -250,7 +271,9 @@ def test_a_refused_connection_speaks_of_the_backend() -> None:
 
         with pytest.raises(BackendFailed) as raised:
             asyncio.run(scenario())
-    assert (raised.value.failure.reason, raised.value.failure.of_backend) == (Reason.BACKEND_UNAVAILABLE, True)
+    failure = raised.value.failure
+    assert (failure.reason, failure.of_backend) == (Reason.BACKEND_UNAVAILABLE, True)
+    assert not failure.reached, "no byte of the request: it cannot have been its fault"
 
 
 # Handlers

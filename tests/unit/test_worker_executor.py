@@ -38,6 +38,7 @@ class Floor:
             reporter=self.reporter,
             stats=stats,
             buffer_bytes_max=3_000_000,
+            retries_max=0,
         )
         self.executor = Executor(dispatcher=self.dispatcher, backend=HandlerBackend(handler))
         self.assignment = make_assignment()

@@ -9,6 +9,8 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError
 
+from forebay_schemas.coordination import Notice, NoticeKind, decode_notice
+from forebay_schemas.headers import headers_size_bytes, read_history
 from forebay_schemas.reasons import Reason, Status
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, decode_result
 from forebay_schemas.tiers import Tier
@@ -17,6 +19,7 @@ from forebay_worker.metrics import Stats
 from forebay_worker.outcome import (
     AGAIN_SECONDS,
     DELIVERY_STALL_SECONDS,
+    REFUSED_AGAIN_SECONDS,
     UNDELIVERED_BYTES_MAX,
     UNDELIVERED_RECORDS_MAX,
     Reporter,
@@ -230,7 +233,7 @@ def test_a_full_queue_delays_and_loses_nothing() -> None:
 def test_a_refusal_by_the_client_itself_is_made_again_too() -> None:
     desk = Desk()
     work = make_work()
-    desk.producer.refuse = failing(2, KafkaError(KafkaError._UNKNOWN_TOPIC))
+    desk.producer.refuse = failing(2, KafkaError(KafkaError._STATE))
     desk.complete(work)
     for _ in range(4):
         desk.poll(AGAIN_SECONDS)
@@ -256,6 +259,191 @@ def test_two_requests_of_one_id_in_flight_are_each_finished_by_their_own_result(
     assert desk.settled()
 
 
+# Refused for good
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._UNKNOWN_TOPIC, KafkaError.POLICY_VIOLATION]
+)
+@pytest.mark.parametrize("by", ["the client", "the broker"])
+def test_what_kafka_refuses_for_good_stops_its_partition_loudly_until_it_is_taken(code: int, by: str) -> None:
+    desk = Desk()
+    refuse: Callable[[MemoryRecord], KafkaError | None] = lambda _: KafkaError(code)  # noqa: E731 - it is assigned
+    desk.producer.refuse, desk.producer.fail = (refuse, failing(0)) if by == "the client" else (failing(0), refuse)
+    work, other = make_work(offset=4), make_work(make_assignment(partition=1))
+    desk.complete(work)
+    desk.poll()
+    assert (work.assignment.refused or "").startswith(f"{POOL.results}: ")
+    assert other.assignment.refused is None
+    failures = desk.stats.produce_failures
+    for _ in range(10):
+        desk.poll(REFUSED_AGAIN_SECONDS / 11)
+    assert desk.stats.produce_failures == failures, "it does not loop hot"
+    assert not is_finished(work)
+    desk.producer.refuse = desk.producer.fail = failing(0)
+    desk.poll(REFUSED_AGAIN_SECONDS)
+    desk.poll()
+    assert work.assignment.refused is None
+    assert list(work.assignment.done) == [4]
+    assert desk.settled()
+
+
+def test_a_passing_failure_stops_no_partition() -> None:
+    desk = Desk()
+    desk.producer.fail = failing(1)
+    work = make_work()
+    desk.complete(work)
+    desk.poll()
+    assert work.assignment.refused is None
+
+
+def test_what_is_refused_for_good_does_not_hold_up_what_failed_for_a_moment() -> None:
+    desk = Desk()
+    desk.producer.fail = failing(1, KafkaError(KafkaError.POLICY_VIOLATION))
+    desk.complete(make_work(offset=0))
+    desk.poll()
+    desk.producer.fail = failing(1)
+    work = make_work(offset=1)
+    desk.complete(work)
+    desk.poll()
+    desk.poll(AGAIN_SECONDS)
+    desk.poll()
+    assert is_finished(work)
+
+
+def test_a_producer_that_can_never_deliver_again_says_why() -> None:
+    desk = Desk()
+    desk.producer.fail = failing(1)
+    desk.complete(make_work())
+    desk.poll()
+    assert desk.reporter.fatal is None
+    desk.producer.fail = failing(1, KafkaError(KafkaError._FENCED, "another one has its id", fatal=True))
+    desk.complete(make_work(offset=1))
+    desk.poll()
+    assert desk.reporter.fatal == "another one has its id"
+
+
+# Tried again later
+
+
+def test_a_retry_is_the_same_request_with_its_past_and_no_outcome_yet() -> None:
+    desk = Desk()
+    foreign: list[tuple[str, bytes | None]] = [("x", b"\xff"), ("forebay-tenant", b"t"), ("traceparent", b"p")]
+    work = make_work(make_assignment(Tier.HIGH), offset=7, key=b"\xfe", headers=foreign, enqueued_at=NOW_MS - 900)
+    desk.reporter.retry(work, FAILED, delay_seconds=5)
+    assert not is_finished(work), "before it is delivered"
+    desk.poll()
+    [record] = desk.producer.delivered
+    assert (record.topic(), record.key(), record.value()) == (POOL.retry(Tier.HIGH, 5), b"\xfe", work.record.value())
+    assert list(record.headers() or [])[:3] == foreign
+    history = read_history(record.headers())
+    assert (history.attempt, history.not_before) == (2, NOW_MS + 5_000)
+    assert history.first_enqueued_at == NOW_MS - 900
+    assert list(work.assignment.done) == [7]
+    assert (desk.stats.retries[Tier.HIGH], desk.stats.outcomes) == (1, {})
+    assert desk.settled()
+
+
+def test_the_tenth_retry_is_no_bigger_than_the_second() -> None:
+    desk = Desk()
+    headers: list[tuple[str, bytes | None]] | None = [("x", b"1"), ("x", b"2")]
+    sizes = []
+    for attempt in range(10):
+        work = make_work(make_assignment(retry_delay_seconds=30), offset=attempt, headers=headers)
+        desk.reporter.retry(work, FAILED, delay_seconds=30)
+        desk.poll()
+        headers = desk.producer.delivered[-1].headers()
+        sizes.append(headers_size_bytes(headers))
+    assert sizes == [sizes[0]] * 8 + [sizes[0] + 1] * 2, "ten has two digits"
+    assert read_history(headers).attempt == 11
+
+
+def test_a_retry_that_cannot_be_delivered_is_made_again_and_the_request_stays_unfinished() -> None:
+    desk = Desk()
+    work = make_work()
+    desk.producer.fail = failing(2)
+    desk.reporter.retry(work, FAILED, delay_seconds=1)
+    desk.poll()
+    assert not is_finished(work)
+    for _ in range(4):
+        desk.poll(AGAIN_SECONDS)
+    assert list(work.assignment.done) == [0]
+    assert len(desk.producer.delivered_to(POOL.retry(Tier.MID, 1))) == 1
+
+
+@pytest.mark.parametrize("delay_seconds", [0, 5])
+def test_a_dead_letter_names_the_group_that_read_the_request(delay_seconds: int) -> None:
+    desk = Desk()
+    work = make_work(make_assignment(retry_delay_seconds=delay_seconds))
+    desk.reporter.failed(work, FAILED, service_seconds=1.0)
+    desk.poll()
+    [letter] = desk.producer.delivered_to(POOL.dead_letter)
+    group = POOL.retry_group if delay_seconds else POOL.group(Tier.MID)
+    assert dict(letter.headers() or [])["kafka_dlt-original-consumer-group"] == group.encode()
+
+
+# Known outcomes
+
+
+@pytest.mark.parametrize("end", ["completed", "failed", "expired", "tried again"])
+def test_an_outcome_is_known_once_it_is_delivered(end: str) -> None:
+    desk = Desk()
+    work, again = make_work(request_id="a"), make_work(request_id="a", offset=1)
+    if end == "completed":
+        desk.complete(work)
+    elif end == "failed":
+        desk.reporter.failed(work, FAILED, service_seconds=1.0)
+    elif end == "expired":
+        desk.reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+    else:
+        desk.reporter.retry(work, FAILED, delay_seconds=1)
+    assert not desk.reporter.is_known(again, desk.clock.monotonic())
+    desk.poll()
+    assert desk.reporter.is_known(again, desk.clock.monotonic()) is (end != "tried again")
+
+
+def test_a_result_says_which_replay_it_is_the_outcome_of() -> None:
+    desk = Desk()
+    desk.complete(make_work(headers=[("forebay-replay-count", b"2")]))
+    desk.poll()
+    assert desk.results()[0].replay_count == 2
+
+
+# Notices to the other workers
+
+
+NOTICE = Notice(kind=NoticeKind.FINISHED, worker="worker-1", topic="t", partition=3, offsets=[1, 5])
+
+
+def test_a_notice_goes_to_the_coordination_topic_and_says_when_it_is_durable() -> None:
+    desk = Desk()
+    heard: list[bool] = []
+    desk.reporter.send_notice(NOTICE, heard.append)
+    assert heard == []
+    desk.poll()
+    [record] = desk.producer.delivered
+    assert (record.topic(), record.key()) == (POOL.coordination, b"worker-1")
+    assert decode_notice(record.value() or b"") == NOTICE
+    assert heard == [True]
+    assert desk.settled(), "a notice is no outcome"
+
+
+@pytest.mark.parametrize("how", ["refused", "queue full", "not delivered"])
+def test_a_notice_that_fails_says_so_and_is_not_made_again(how: str) -> None:
+    desk = Desk()
+    if how == "refused":
+        desk.producer.refuse = failing(1)
+    elif how == "queue full":
+        desk.producer.queue_free = 0
+    else:
+        desk.producer.fail = failing(1)
+    heard: list[bool] = []
+    desk.reporter.send_notice(NOTICE, heard.append)
+    desk.poll(AGAIN_SECONDS)
+    desk.poll(AGAIN_SECONDS)
+    assert (heard, desk.producer.delivered) == ([False], [])
+
+
 # Too large
 
 
@@ -268,6 +456,29 @@ def test_a_result_too_large_for_its_topic_fails_the_request() -> None:
     assert (result.status, result.reason, result.body) == (Status.FAILED, "result_too_large", None)
     assert len(desk.producer.delivered_to(POOL.dead_letter)) == 1
     assert is_finished(work)
+
+
+@pytest.mark.parametrize("by", ["the client", "the broker"])
+def test_a_retry_too_large_for_its_topic_ends_the_request(by: str) -> None:
+    def refuse(record: MemoryRecord) -> KafkaError | None:
+        large = record.topic() in POOL.retries
+        return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if large else None
+
+    desk = Desk()
+    if by == "the client":
+        desk.producer.refuse = refuse
+    else:
+        desk.producer.fail = refuse
+    work = make_work(offset=7, payload={"x": "y" * 100_000})
+    desk.reporter.retry(work, FAILED, delay_seconds=1)
+    for _ in range(3):
+        desk.poll(AGAIN_SECONDS)
+    assert list(work.assignment.done) == [7]
+    [result] = desk.results()
+    assert (result.status, result.reason) == (Status.FAILED, "backend_error")
+    assert "too large" in (result.error or "")
+    assert [letter.value() for letter in desk.producer.delivered_to(POOL.dead_letter)] == [work.record.value()]
+    assert desk.settled()
 
 
 def test_the_largest_result_that_fits_is_delivered() -> None:
@@ -363,13 +574,15 @@ def test_whatever_fails_each_outcome_is_delivered_and_counted_once() -> None:
     works = [make_work(offset=offset, request_id=f"r-{offset % 40}") for offset in range(120)]
     for work in works:
         desk.producer.queue_free = rng.choice([0, 1, 5])
-        match rng.randrange(4):
+        match rng.randrange(5):
             case 0:
                 desk.complete(work)
             case 1:
                 desk.reporter.failed(work, FAILED, service_seconds=1.0)
             case 2:
                 desk.reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+            case 3:
+                desk.reporter.retry(work, FAILED, delay_seconds=1)
             case _:
                 desk.reporter.rejected(work, Reason.UNDECODABLE, "no")
         desk.poll(0.1)
@@ -377,7 +590,8 @@ def test_whatever_fails_each_outcome_is_delivered_and_counted_once() -> None:
     for _ in range(30):
         desk.poll(AGAIN_SECONDS)
     assert all(list(work.assignment.done) == [work.offset] for work in works)
-    assert len(desk.results()) == 120
-    assert sum(desk.stats.outcomes.values()) == 120
+    retries = len(desk.producer.delivered_to(POOL.retry(Tier.MID, 1)))
+    assert retries == desk.stats.retries[Tier.MID] > 0
+    assert len(desk.results()) == sum(desk.stats.outcomes.values()) == 120 - retries
     assert len(desk.producer.delivered_to(POOL.dead_letter)) == desk.stats.dead_letters
     assert desk.settled()

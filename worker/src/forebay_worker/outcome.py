@@ -80,7 +80,11 @@ class Reporter:
         self._awaiting: dict[bytes, Work] = {}
         self._awaiting_same_key: dict[bytes, deque[Work]] = {}
         self._known = KnownOutcomes()
-        self._again: deque[tuple[float, Work, OutRecord]] = deque()
+        # By how long they wait, so that each is in order of time.
+        self._again: dict[float, deque[tuple[float, Work, OutRecord]]] = {
+            AGAIN_SECONDS: deque(),
+            REFUSED_AGAIN_SECONDS: deque(),
+        }
         self._last_delivery = clock.monotonic()
         self.undelivered_records = 0
         self.undelivered_bytes = 0
@@ -190,10 +194,11 @@ class Reporter:
         now = self._clock.monotonic()
         if self.undelivered_records == 0:
             self._last_delivery = now
-        while self._again and self._again[0][0] <= now:
-            _, work, record = self._again.popleft()
-            self._uncount(record.value)
-            self._produce(work, record)
+        for again in self._again.values():
+            while again and again[0][0] <= now:
+                _, work, record = again.popleft()
+                self._uncount(record.value)
+                self._produce(work, record)
 
     def _too_large(self, work: Work, size_bytes: int, service_seconds: float | None) -> None:
         error = f"the result has {size_bytes} bytes, a record may have {LATER_BYTES_MAX}"
@@ -314,7 +319,7 @@ class Reporter:
             log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=str(cause))
         else:
             log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=str(cause))
-        self._again.append((self._clock.monotonic() + again_seconds, work, record))
+        self._again[again_seconds].append((self._clock.monotonic() + again_seconds, work, record))
 
     def _without_size(self, work: Work, record: OutRecord) -> None:
         if record.topic == self._results_topic:
