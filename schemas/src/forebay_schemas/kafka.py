@@ -49,7 +49,7 @@ _PRINTABLE: Final = re.compile(
     r".*\.(ms|bytes|kbytes|messages|location|interval|backoff|enable|max|min)"
     r"|acks|allow\.auto\.create\.topics|auto\.offset\.reset|bootstrap\.servers|client\.id|client\.rack|compression\..*"
     r"|debug|enable\..*|group\.id|group\.protocol|group\.remote\.assignor|isolation\.level|partition\.assignment\.strategy"
-    r"|partitioner|retries|sasl\.mechanisms?|security\.protocol"
+    r"|max\.in\.flight.*|partitioner|retries|sasl\.mechanisms?|security\.protocol"
 )
 
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
