@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from harness.live_pool import LivePool, NewPool
     from harness.workers import NewWorker
 
+LIMIT = 6
+
 
 def of_mixed_lengths(number: int, chance: random.Random) -> dict[str, Any]:
     return envelope(f"length-{number}", priority=1, payload=chat(output_tokens=chance.choice((1, 2, 5, 40))))
@@ -40,15 +42,18 @@ def test_a_drained_worker_leaves_nothing_to_do_twice(
     chance = random.Random(4)
     with running_engine(log_path=log_path) as engine, closing(Commits(pool)) as commits:
         pool.submit(Tier.LOW, *(make(number, chance) for number in range(80)))
-        first = new_worker(pool, backend_url=engine.url, limit_max=6)
+        first = new_worker(pool, backend_url=engine.url, limit_max=LIMIT)
         wait_until("a third of the work", lambda: engine.stats()["completed"] >= 25)
         first.terminate()
         done_by_first = {one.request_id for one in read_executions(log_path)}
         assert engine.stats()["in_flight"] == 0
         assert {one.outcome for one in read_executions(log_path)} == {"completed"}
-        assert commits.covered(pool.accepted) == done_by_first
+        covered = commits.covered(pool.accepted)
+        assert covered <= done_by_first
+        # What ended after the partitions were let go of is told to the next owner on the coordination topic.
+        assert len(done_by_first - covered) <= LIMIT
 
-        new_worker(pool, backend_url=engine.url, limit_max=6)
+        new_worker(pool, backend_url=engine.url, limit_max=LIMIT)
         results = pool.results(pool.accepted)
     runs = Counter(one.request_id for one in read_executions(log_path))
     assert runs == dict.fromkeys(pool.accepted, 1)

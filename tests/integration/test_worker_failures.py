@@ -33,7 +33,7 @@ _WHOLE: dict[str, Any] = {
     ("fault", "reason"),
     [
         ({"kind": "status", "status": 500}, "backend_error"),
-        ({"kind": "status", "status": 504}, "backend_error"),
+        ({"kind": "status", "status": 504}, "backend_timeout"),
         ({"kind": "status", "status": 400}, "backend_rejected"),
         ({"kind": "status", "status": 422}, "backend_rejected"),
         ({"kind": "status", "status": 408}, "backend_timeout"),
