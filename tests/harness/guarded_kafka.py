@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,19 +56,17 @@ def worker_properties(folder: Path) -> Path:
     return path
 
 
-class Denied:
-    """Takes a permission on a topic away from `worker`, until `end`."""
-
-    def __init__(self, kafka: KafkaAccess, topic: str, operation: Any) -> None:
-        self._admin = kafka.admin()
-        names: Any = admin  # its types do not name what follows
-        deny = names.AclPermissionType.DENY
-        rule = (names.ResourceType.TOPIC, topic, names.ResourcePatternType.LITERAL, "User:worker", "*", operation, deny)
-        self._filter = names.AclBindingFilter(*rule)
-        for made in self._admin.create_acls([names.AclBinding(*rule)]).values():
-            made.result(_ANSWER_SECONDS_MAX)
-
-    def end(self) -> None:
-        """Gives it back."""
-        for gone in self._admin.delete_acls([self._filter]).values():
+@contextmanager
+def denied(kafka: KafkaAccess, topic: str, operation: Any) -> Iterator[None]:
+    """Takes a permission on a topic away from `worker` while the block runs."""
+    names: Any = admin  # its types do not name what follows
+    deny = names.AclPermissionType.DENY
+    rule = (names.ResourceType.TOPIC, topic, names.ResourcePatternType.LITERAL, "User:worker", "*", operation, deny)
+    client = kafka.admin()
+    for made in client.create_acls([names.AclBinding(*rule)]).values():
+        made.result(_ANSWER_SECONDS_MAX)
+    try:
+        yield
+    finally:
+        for gone in client.delete_acls([names.AclBindingFilter(*rule)]).values():
             gone.result(_ANSWER_SECONDS_MAX)

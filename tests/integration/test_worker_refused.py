@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 from forebay_sandbox.kafka import local_kafka
 from forebay_schemas.tiers import Tier
 from harness.gate import HANDLER, Gate
-from harness.guarded_kafka import DESCRIBE, GUARDED, READ, WRITE, Denied, worker_properties
+from harness.guarded_kafka import DESCRIBE, GUARDED, READ, WRITE, denied, worker_properties
 from harness.live_pool import LivePool, envelope
 from harness.waiting import wait_until
 from harness.workers import running_workers
@@ -20,6 +21,9 @@ from harness.workers import running_workers
 if TYPE_CHECKING:
     from forebay_sandbox.kafka_access import KafkaAccess
     from harness.worker_process import WorkerProcess
+
+TURN_SECONDS = 1.0
+"""A turn of the intake takes a fifth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +65,12 @@ def test_permission_to_read_taken_away_is_loudly_missed_and_nothing_is_lost(guar
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.MID)
     pool.results(submit(guarded, Tier.MID, "allowed"))
-    denied = Denied(pool.kafka, topic, READ)
-    waiting = submit(guarded, Tier.MID, "unreadable")
-    wait_until("a worker that says so", lambda: topic in readiness(worker))
-    assert worker.get("/livez")[0] == 200
-    others = submit(guarded, Tier.HIGH, "others")
-    pool.results(others)
-    denied.end()
+    with denied(pool.kafka, topic, READ):
+        waiting = submit(guarded, Tier.MID, "unreadable")
+        wait_until("a worker that says so", lambda: topic in readiness(worker))
+        assert worker.get("/livez")[0] == 200
+        others = submit(guarded, Tier.HIGH, "others")
+        pool.results(others)
     pool.results(waiting)
     assert all(guarded.gate.starts()[request_id] == 1 for request_id in [*waiting, *others])
     wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
@@ -77,10 +80,9 @@ def test_permission_to_see_a_topic_taken_away_is_loudly_missed_and_nothing_is_lo
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.LOW)
     pool.results(submit(guarded, Tier.LOW, "seen"))
-    denied = Denied(pool.kafka, topic, DESCRIBE)
-    waiting = submit(guarded, Tier.LOW, "unseen")
-    wait_until("a worker that says so", lambda: topic in readiness(worker))
-    denied.end()
+    with denied(pool.kafka, topic, DESCRIBE):
+        waiting = submit(guarded, Tier.LOW, "unseen")
+        wait_until("a worker that says so", lambda: topic in readiness(worker))
     pool.results(waiting)
     assert all(guarded.gate.starts()[request_id] == 1 for request_id in waiting)
     wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
@@ -91,16 +93,17 @@ def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lo
     topic = pool.topics.requests(Tier.MID)
     committed = pool.kafka.committed(pool.topics.group(Tier.MID), topic)
     failures = worker.metric("forebay_produce_failures_total")
-    denied = Denied(pool.kafka, pool.topics.results, WRITE)
-    refused = submit(guarded, Tier.MID, "refused")
-    wait_until("a worker that says so", lambda: f"{topic}/0: outcomes are refused" in readiness(worker))
-    wait_until("a partition that stands", lambda: worker.status()["in_flight_requests"] == 0)
-    behind = submit(guarded, Tier.MID, "behind")
-    assert worker.metric("forebay_produce_failures_total") > failures
-    assert worker.logged("outcome refused; its partition stops")
-    assert pool.kafka.committed(pool.topics.group(Tier.MID), topic) == committed
-    assert not set(behind) & set(guarded.gate.starts()), "it took more from a partition whose outcomes are refused"
-    denied.end()
+    with denied(pool.kafka, pool.topics.results, WRITE):
+        refused = submit(guarded, Tier.MID, "refused")
+        wait_until("a worker that says so", lambda: f"{topic}/0: outcomes are refused" in readiness(worker))
+        wait_until("a partition that stands", lambda: worker.status()["in_flight_requests"] == 0)
+        time.sleep(TURN_SECONDS)
+        behind = submit(guarded, Tier.MID, "behind")
+        time.sleep(TURN_SECONDS)
+        assert not set(behind) & set(guarded.gate.starts()), "it took more from a partition whose outcomes are refused"
+        assert worker.metric("forebay_produce_failures_total") > failures
+        assert worker.logged("outcome refused; its partition stops")
+        assert pool.kafka.committed(pool.topics.group(Tier.MID), topic) == committed
     results = pool.results([*refused, *behind])
     assert {result.status for result in results.values()} == {"completed"}
     assert all(guarded.gate.starts()[request_id] == 1 for request_id in [*refused, *behind])
@@ -113,12 +116,11 @@ def test_a_dead_letter_refused_for_good_is_neither_dropped_nor_tried_in_a_hot_lo
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.LOW)
     failures = worker.metric("forebay_produce_failures_total")
-    denied = Denied(pool.kafka, pool.topics.dead_letter, WRITE)
-    pool.send(Tier.LOW, b"garbage", key=b"garbage")
-    wait_until("a worker that says so", lambda: f"{topic}/0: outcomes are refused" in readiness(worker))
-    pool.results(submit(guarded, Tier.HIGH, "beside"))
-    assert worker.metric("forebay_produce_failures_total") - failures < 10
-    denied.end()
+    with denied(pool.kafka, pool.topics.dead_letter, WRITE):
+        pool.send(Tier.LOW, b"garbage", key=b"garbage")
+        wait_until("a worker that says so", lambda: f"{topic}/0: outcomes are refused" in readiness(worker))
+        pool.results(submit(guarded, Tier.HIGH, "beside"))
+        assert worker.metric("forebay_produce_failures_total") - failures < 10
     assert [letter.value() for letter in pool.dead_letters(1)] == [b"garbage"]
     wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
     wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)
