@@ -19,6 +19,7 @@ from forebay_worker.credit import Credit
 from forebay_worker.dispatch import (
     FAILURES_AMONG_ANSWERS_MAX,
     LOOKAHEAD_RECORDS_MIN,
+    RECOVERY_SECONDS,
     RETRY_ROOM_RECORDS,
     Dispatcher,
 )
@@ -67,6 +68,11 @@ class Stage:
         return work
 
     def tick(self, seconds: float = 0.0) -> None:
+        """Lets time pass with a tick each second, as the loop's are never far apart."""
+        while seconds > 1.0:
+            self.clock.advance(1.0)
+            self.dispatcher.tick()
+            seconds -= 1.0
         self.clock.advance(seconds)
         self.dispatcher.tick()
         self.reporter.poll()
@@ -397,6 +403,18 @@ def test_two_requests_that_break_the_backend_are_both_charged() -> None:
     assert len(outcomes) == 20
 
 
+def test_after_a_suspension_nothing_starts_until_the_consumers_had_a_moment() -> None:
+    stage = Stage()
+    stage.tick()
+    stage.accept(*works(2))
+    stage.clock.advance(12.0)
+    assert stage.dispatcher.take() is None
+    stage.tick(RECOVERY_SECONDS - 0.1)
+    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "suspension"
+    stage.tick(0.1)
+    assert len(stage.take_all()) == 2
+
+
 def test_a_probe_cancelled_at_its_deadline_is_followed_by_another() -> None:
     stage = Stage()
     stage.accept(*works(1, ttl_ms=10_000), *works(1, first=1))
@@ -406,7 +424,7 @@ def test_a_probe_cancelled_at_its_deadline_is_followed_by_another() -> None:
     stage.tick(0.5)
     probe = stage.take()
     assert stage.dispatcher.breaker.state is BreakerState.PROBING
-    stage.clock.advance(10.0)
+    stage.tick(10.0)
     stage.dispatcher.gave_up(probe, deadline_passed=True)
     stage.tick(0.5)
     assert stage.dispatcher.take() is not None

@@ -31,6 +31,11 @@ RETRY_ROOM_RECORDS = 256
 """Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
 
 EXPIRY_SWEEP_SECONDS = 0.1
+
+SUSPENDED_SECONDS = 5.0
+RECOVERY_SECONDS = 0.5
+"""A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
+its consumers get a moment to learn it before anything starts."""
 RATE_WINDOW_SECONDS = 1.0
 
 
@@ -61,6 +66,8 @@ class Dispatcher:
         self._lane_bytes_max = buffer_bytes_max // len(TIERS)
         self._taken = 0
         self._sweep_at = 0.0
+        self._ticked_at = math.inf
+        self._recovered_at = 0.0
         self._rate_since = clock.monotonic()
         self._rate_count = 0
         self._rate_per_second = 0.0
@@ -120,6 +127,8 @@ class Dispatcher:
         """What keeps the next request from starting; None when nothing does."""
         if self.stopping:
             return "draining"
+        if self._is_recovering(now):
+            return "suspension"
         if len(self.running) >= self.policy.limit_requests:
             return "limit"
         if not self.breaker.admits(now):
@@ -158,6 +167,8 @@ class Dispatcher:
     def tick(self) -> None:
         """Does what time asks for: expired requests leave the lanes, the lookahead follows the rate."""
         now = self._clock.monotonic()
+        self._is_recovering(now)
+        self._ticked_at = now
         if now >= self._sweep_at:
             self._sweep_at = now + EXPIRY_SWEEP_SECONDS
             for work in self.lanes.remove_expired(self._clock.wall_ms()):
@@ -168,6 +179,12 @@ class Dispatcher:
         if passed >= RATE_WINDOW_SECONDS:
             self._rate_per_second = self._rate_count / passed
             self._rate_since, self._rate_count = now, 0
+
+    def _is_recovering(self, now: float) -> bool:
+        if now - self._ticked_at > SUSPENDED_SECONDS:
+            self._ticked_at = now
+            self._recovered_at = now + RECOVERY_SECONDS
+        return now < self._recovered_at
 
     def overdue(self) -> list[Work]:
         """The running requests whose deadline has passed: the executor cancels them."""
