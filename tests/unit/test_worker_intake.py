@@ -383,6 +383,22 @@ def test_an_exception_after_some_were_taken_loses_none_and_repeats_none() -> Non
     assert bay.committed() == 7
 
 
+def test_an_exception_amid_a_batch_takes_nothing_that_came_before_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker knows of what came before: it would not come again."""
+    bay = bay_with(0)
+    bay.fill(P1, 0, 1, 2)
+    bay.consumer.assign(P1)
+    bay.step(2)
+    bay.fill(P0, 1, 2)
+    bay.consumer.log_of(P1).position = 0
+    monkeypatch.setattr(bay.consumer, "get_watermark_offsets", explode)
+    bay.step()
+    assert bay.offsets() == [0, 1, 2]
+    bay.step(3)
+    assert bay.offsets() == [0, 1, 2]
+    assert bay.offsets(P1) == [0, 1, 2]
+
+
 def test_records_behind_an_error_event_wait_for_those_it_stands_for() -> None:
     """The event comes in the middle of a batch: what follows it there must not be taken for what comes next."""
     bay = bay_with(0, 1)

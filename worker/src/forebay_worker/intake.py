@@ -192,35 +192,39 @@ class Intake:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
         now = self._clock.monotonic()  # the poll has taken its time: the turn's own look would make retries early
         batch: list[Work] = []
-        for record in records:
-            error = record.error()
-            if error is not None:
-                self._on_record_error(record, error)
-                continue
-            assignment = self._ownership.owner_of(record)
-            if assignment is None:
-                continue
-            known_below = assignment.offsets.next_offset
-            if known_below is not None and record.offset() < known_below:
-                renewed = self._ownership.renewed(assignment, record.offset())
-                if renewed is None:
-                    continue
-                assignment = renewed
-            # Before the tracker knows of it: should this raise, the record is sought back to.
-            work = self._work(record, assignment)
-            verdict = assignment.receive(work.offset)
-            if verdict is Verdict.SKIP:
-                continue
-            if verdict is Verdict.WITHHOLD:
-                self._held.withhold(work)
-            elif assignment.retry_delay_seconds:
-                self._held.hold_until(work, now + self._wait_seconds(work))
-            else:
-                batch.append(work)
-        if self._troubles and batch:
+        try:
+            for record in records:
+                self._sort_one(record, batch, now)
+        finally:
+            # What the tracker knows of does not come again: a later record must not take it with it.
+            self._send(batch)
+
+    def _sort_one(self, record: Record, batch: list[Work], now: float) -> None:
+        error = record.error()
+        if error is not None:
+            self._on_record_error(record, error)
+            return
+        assignment = self._ownership.owner_of(record)
+        if assignment is None:
+            return
+        known_below = assignment.offsets.next_offset
+        if known_below is not None and record.offset() < known_below:
+            renewed = self._ownership.renewed(assignment, record.offset())
+            if renewed is None:
+                return
+            assignment = renewed
+        # Before the tracker knows of it: should this raise, the record is sought back to.
+        work = self._work(record, assignment)
+        verdict = assignment.receive(work.offset)
+        if self._troubles:
             self._troubles.pop(_CLIENT, None)
-            self._troubles.pop(batch[-1].assignment.topic, None)
-        self._send(batch)
+            self._troubles.pop(assignment.topic, None)
+        if verdict is Verdict.WITHHOLD:
+            self._held.withhold(work)
+        elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
+            self._held.hold_until(work, now + self._wait_seconds(work))
+        elif verdict is Verdict.RUN:
+            batch.append(work)
 
     def _wait_seconds(self, work: Work) -> float:
         """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
