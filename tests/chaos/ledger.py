@@ -27,6 +27,9 @@ SESSION_MS = 8_000
 AFTERMATH_MS = 15_000
 """So long after a broker went or came, or a link was mended, coordinators may still move, load, or rebalance."""
 
+LEARNING_MS = 2_000
+"""So long after a silence a worker may not know yet that its partitions were lost."""
+
 JOINED_MS = 1_000
 """Two silences with no longer a time between them are one: a heartbeat may not have got through."""
 
@@ -184,7 +187,7 @@ class _Judge:
             if window.trouble not in (Trouble.STOPPED, Trouble.LINK) or life.slot not in window.slots:
                 continue
             start, end = window.start_ms, self._end_of(window)
-            if start > end_ms or end < start_ms:
+            if start > end_ms or end + LEARNING_MS < start_ms:
                 continue
             joined = merged is not None and start <= merged[1] + JOINED_MS
             merged = (merged[0], max(merged[1], end)) if merged is not None and joined else (start, end)

@@ -26,6 +26,10 @@ _AT_ONCE_MAX = 2
 # the rebalance of all for another: without a pause in between a partition would stand still for as long as they go on.
 _SILENCES_MAX = 2
 _SILENCES_WITHIN_SECONDS = 25.0
+
+# A group whose coordinator moves begins the session of a dead member anew, so a broker is alone in that.
+_BROKER_AFTER_SILENCE_SECONDS = 12.0
+_SILENCE_AFTER_BROKER_SECONDS = 15.0
 _STARTING_SECONDS = 8.0
 """So long a new worker is not counted on."""
 
@@ -55,15 +59,9 @@ _WEIGHTS = {
 }
 
 
-_SILENCING = frozenset(
-    {
-        FaultKind.KILL_WORKER,
-        FaultKind.STOP_WORKER,
-        FaultKind.RESTART_BROKER,
-        FaultKind.KILL_BROKER,
-        FaultKind.LINK,
-    }
-)
+_BROKER_FAULTS = frozenset({FaultKind.RESTART_BROKER, FaultKind.KILL_BROKER})
+_LOSES_BROKERS = _BROKER_FAULTS | {FaultKind.LINK}
+_SILENCING = _LOSES_BROKERS | {FaultKind.KILL_WORKER, FaultKind.STOP_WORKER}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +134,7 @@ class _Planner:
     _slots: list[_Slot] = field(init=False)
     _active: list[_Active] = field(default_factory=list)
     _silences: list[float] = field(default_factory=list)
+    _broker_back: float = float("-inf")
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -168,21 +167,23 @@ class _Planner:
         return self._make(kind, round(now, 2))
 
     def _may(self, kind: FaultKind, now: float) -> bool:
-        if (
-            kind in _SILENCING
-            and len([at for at in self._silences if now - at < _SILENCES_WITHIN_SECONDS]) >= _SILENCES_MAX
-        ):
+        if kind in _SILENCING and not self._may_silence(kind, now):
             return False
         busy = {active.kind for active in self._active}
-        brokers = {FaultKind.RESTART_BROKER, FaultKind.KILL_BROKER, FaultKind.LINK}
-        if kind in brokers:
-            return not busy & brokers
+        if kind in _LOSES_BROKERS:
+            return not busy & _LOSES_BROKERS
         if kind is FaultKind.BACKEND:
             return kind not in busy
         if kind is FaultKind.ADD_WORKER:
             return any(not slot.occupied for slot in self._slots)
         # One that works is hit, and another one stays.
         return len(self._sound(now)) >= 2
+
+    def _may_silence(self, kind: FaultKind, now: float) -> bool:
+        recent = [at for at in self._silences if now - at < _SILENCES_WITHIN_SECONDS]
+        if kind in _BROKER_FAULTS:
+            return not recent or now - recent[-1] >= _BROKER_AFTER_SILENCE_SECONDS
+        return len(recent) < _SILENCES_MAX and now >= self._broker_back + _SILENCE_AFTER_BROKER_SECONDS
 
     def _sound(self, now: float) -> list[_Slot]:
         return [slot for slot in self._slots if slot.occupied and slot.sound_from <= now]
@@ -211,6 +212,7 @@ class _Planner:
             case FaultKind.RESTART_BROKER | FaultKind.KILL_BROKER:
                 seconds = round(draw.uniform(0.5, 8.0), 2)
                 self._begin(kind, now + seconds + 8.0)
+                self._broker_back = now + seconds
                 return Fault(at_seconds=now, kind=kind, broker=draw.randint(1, BROKERS), seconds=seconds)
             case FaultKind.LINK:
                 return self._link(now)

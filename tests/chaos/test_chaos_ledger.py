@@ -107,6 +107,12 @@ def test_a_worker_that_was_silent_beyond_its_session_was_cut_off(seconds: int, c
     assert _causes(windows=(window,), executions=executions) == [cause]
 
 
+def test_a_worker_that_goes_on_may_not_know_at_once_what_it_lost() -> None:
+    window = Window(trouble=Trouble.STOPPED, slots=frozenset({1}), start_ms=1_500, end_ms=13_500)
+    executions = (_execution("w1", 13_550, 15_000), _execution("w2", 14_000, 15_000))
+    assert _causes(windows=(window,), executions=executions) == [Cause.CUT_OFF]
+
+
 def test_the_trouble_of_another_slot_explains_nothing() -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=14_000)
     executions = (_execution("w1", 1_000, 2_000), _execution("w2", 14_000, 15_000))

@@ -11,9 +11,9 @@ from chaos.report import as_document, broken_promises
 from chaos.run import run_plan
 from forebay_sandbox.kafka_access import KafkaAccess
 
-# In a minute this seed cuts a worker's links, kills one and stops one beyond its session, ends and adds some, kills a
-# broker, and has the engine refuse requests and be slow.
-_SEED = 947
+# In a minute this seed kills two workers, cuts one off and stops one beyond their sessions, ends and adds some, kills a
+# broker, and has the engine cut connections.
+_SEED = 716
 _SECONDS = 60.0
 
 
