@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
@@ -16,6 +17,7 @@ from forebay_worker.work import Answer, Failure, Work
 from simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
+    from simulation.executions import Execution
     from simulation.oracle import Oracle
 
 BACKEND_TIMEOUT_SECONDS = 40.0
@@ -64,7 +66,6 @@ class Backend:
         self.mode = Mode.UP
         self.kinds: dict[str, Kind] = {}
         self.latency = latency
-        self.kill: object = None
         self._large_bytes = large_bytes
         self._scheduler = scheduler
         self._random = random
@@ -96,7 +97,9 @@ class Backend:
         if kind is Kind.WRONG:
             return 0.02, _refusal(Reason.BACKEND_REJECTED)
         if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):
-            return seconds, _refusal(random.choice((Reason.BACKEND_ERROR, Reason.BACKEND_ERROR, Reason.BACKEND_TIMEOUT)))
+            return seconds, _refusal(
+                random.choice((Reason.BACKEND_ERROR, Reason.BACKEND_ERROR, Reason.BACKEND_TIMEOUT))
+            )
         if kind is Kind.HANGS_ONCE and tries == 1:
             return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
         if kind is Kind.LARGE:
@@ -111,7 +114,7 @@ def _refusal(reason: Reason, *, of_backend: bool = False, retry_after_seconds: f
 class BackendClient:
     """The `Backend` of one worker."""
 
-    def __init__(self, *, backend: Backend, process: Process, oracle: Oracle, die: object) -> None:
+    def __init__(self, *, backend: Backend, process: Process, oracle: Oracle, die: Callable[[Execution], None]) -> None:
         self._backend = backend
         self._process = process
         self._oracle = oracle
@@ -131,17 +134,16 @@ class BackendClient:
             await future
         except asyncio.CancelledError:
             timer.cancel()
-            self._oracle.cancelled(execution)
+            self._oracle.executions.cancelled(execution)
             raise
         if end is None:
-            assert callable(self._die)
-            self._die()
+            self._die(execution)
             await process.loop.create_future()
         if isinstance(end, Failure):
-            self._oracle.failed(execution, end)
+            self._oracle.executions.failed(execution, end)
             raise BackendFailed(end)
         assert isinstance(end, Answer)
-        self._oracle.answered(execution)
+        self._oracle.executions.answered(execution)
         return end
 
     async def close(self) -> None:

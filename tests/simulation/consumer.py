@@ -5,13 +5,11 @@ Blocking calls block the calling thread in virtual time; callbacks are called in
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from simulated.ports import PartitionAnswer
 from simulation.broker import Broker, Connection, Key, Log, LogRecord
@@ -81,7 +79,7 @@ class GroupConsumer:
 
     def consume(self, num_messages: int, timeout: float) -> list[Any]:
         self._check()
-        assert timeout == 0, "consume with a timeout waits for all of it"
+        self._scheduler.require(timeout == 0, "consume with a timeout waits for all of it")
         return self._read(num_messages)
 
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
@@ -114,13 +112,19 @@ class GroupConsumer:
             self._wait(end - self._scheduler.now)
         oracle = self._broker.oracle
         if not answers:
-            oracle.last_commit_failed(self.process.name, list(asked))
+            oracle.executions.last_commit_failed(self.process.name, list(asked))
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        oracle.last_commit_failed(self.process.name, [key for key, code in answers[0].items() if code is not None])
+        oracle.executions.last_commit_failed(
+            self.process.name, [key for key, code in answers[0].items() if code is not None]
+        )
         failed, answered = _commit_answer(asked, answers[0])
         if failed is not None:
             raise KafkaException(failed)
         return answered
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:  # noqa: ARG002
+        log = self._broker.log((partition.topic, partition.partition))
+        return log.start, log.end
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
         self._check()
@@ -141,14 +145,14 @@ class GroupConsumer:
         for each in partitions:
             stored = self._group.committed.get((each.topic, each.partition), (OFFSET_STORED, ""))
             answer.append(PartitionAnswer(each.topic, each.partition, *stored))
-            self._broker.oracle.told_committed(self.process.name, (each.topic, each.partition), *stored)
+            self._broker.oracle.executions.told_committed(self.process.name, (each.topic, each.partition), *stored)
         return answer
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self._check()
         for each in partitions:
             key = (each.topic, each.partition)
-            assert key not in self._readings, "assigned twice"
+            self._scheduler.require(key not in self._readings, f"{key} is assigned twice")
             log = self._broker.log(key)
             reading = _Reading(key, log, self._start(key, log, each.offset))
             self._make_ready(reading)
@@ -178,6 +182,7 @@ class GroupConsumer:
             self._callbacks.clear()
             self._on_revoke(self, [TopicPartition(*key) for key in keys])
             self._forget(keys)
+        self._wait_all(0.002)  # it waits for the coordinator's answer
         self._closed = True
         if self._member_id is not None:
             self.connection.send(self._leave, self._member_id)
@@ -186,8 +191,8 @@ class GroupConsumer:
 
     def joined(self, member_id: int, epoch: int) -> None:
         self._member_id, self._epoch = member_id, epoch
-        if self._closed:
-            self.connection.send(self._leave, member_id)
+        # It may have taken so long to get here that the session is over.
+        self.connection.send(self._leave if self._closed else self._session_asked, member_id)
 
     def rebalance_begins(self, epoch: int) -> None:
         """A heartbeat was answered with: the group of this epoch rebalances."""
@@ -226,6 +231,12 @@ class GroupConsumer:
             self._enqueue("lose", sorted(self._owned))
         self._rejoin_wanted = True
         self._rejoin_when_idle()
+
+    def session_timed_out(self) -> None:
+        """The client has not heard of the coordinator for a whole session: it gives up by itself."""
+        if self._member_id is not None and not self.process.stopped:
+            self._group.expect_no_heartbeat(self._member_id)
+            self.fenced(self._member_id)
 
     def heartbeat_due(self) -> None:
         """The process can be heard again: the next heartbeat learns whether the session is over."""
@@ -282,8 +293,8 @@ class GroupConsumer:
     # Inside the calls.
 
     def _check(self) -> None:
-        assert not self._closed, "the consumer is closed"
-        assert self.process.alive, "a dead process calls Kafka"
+        self._scheduler.require(not self._closed, "a closed consumer is used")
+        self._scheduler.require(self.process.alive, "a dead process calls Kafka")
 
     def _enqueue(self, kind: str, what: Any) -> None:
         self._callbacks.append((kind, what))
@@ -299,12 +310,12 @@ class GroupConsumer:
                 self._on_commit(failed, answered)
                 continue
             partitions = [TopicPartition(*key) for key in what]
-            self._broker.oracle.rebalancing(self.process.name, self._group.name, kind, what)
+            self._broker.oracle.executions.rebalancing(self.process.name, self._group.name, kind, what)
             if kind == "assign":
                 self._on_assign(self, partitions)
                 for key in what:
                     if key not in self._readings:
-                        self.incremental_assign([TopicPartition(*key, OFFSET_STORED)])
+                        self.incremental_assign([TopicPartition(key[0], key[1], OFFSET_STORED)])
                 self._owned.update(what)
             else:
                 (self._on_lost if kind == "lose" else self._on_revoke)(self, partitions)
@@ -409,72 +420,3 @@ def _commit_answer(asked: dict[Key, Any], errors: Errors) -> tuple[KafkaError | 
     codes = [code for code in errors.values() if code is not None]
     whole = KafkaError(codes[-1]) if codes and len(codes) == len(errors) else None
     return whole, answered
-
-
-class Follower:
-    """Reads one topic by assignment, without a group."""
-
-    def __init__(self, *, broker: Broker, process: Process) -> None:
-        self._broker = broker
-        self._process = process
-        self._scheduler = broker.scheduler
-        self._positions: dict[Key, int] = {}
-        self._thread: Thread | None = None
-
-    def assign(self, partitions: list[TopicPartition]) -> None:
-        for each in partitions:
-            log = self._broker.log((each.topic, each.partition))
-            self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
-            log.listeners.append(self._data_came)
-
-    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        self._ask(timeout)
-        found = []
-        for each in partitions:
-            records = self._broker.log((each.topic, each.partition)).records
-            index = bisect_left(records, each.offset, key=lambda record: record.timestamp_ms)
-            offset = records[index].offset_number if index < len(records) else OFFSET_END
-            found.append(TopicPartition(each.topic, each.partition, offset))
-        return found
-
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        self._ask(timeout)
-        log = self._broker.log((partition.topic, partition.partition))
-        return log.start, log.end
-
-    def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - leaders do not move here
-        self._ask(timeout)
-
-    def poll(self, timeout: float) -> Any:
-        end = self._scheduler.now + timeout * self._process.poll_stretch * 4
-        while True:
-            if max(self._process.cut_until, self._broker.down_until) <= self._scheduler.now:
-                for key, position in self._positions.items():
-                    log = self._broker.log(key)
-                    index = log.index(position)
-                    if index < len(log.records):
-                        record = log.records[index]
-                        self._positions[key] = record.offset_number + 1
-                        return record
-            if self._scheduler.now >= end:
-                return None
-            self._thread = self._scheduler.current_thread
-            assert self._thread is not None
-            self._thread.wait(end - self._scheduler.now)
-            self._thread = None
-
-    def close(self) -> None:
-        self._positions.clear()
-
-    def _ask(self, timeout: float) -> None:
-        rates, random = self._broker.rates, self._broker.random
-        now = self._scheduler.now
-        wait = max(self._process.cut_until, self._broker.down_until, now) - now + 0.001 + 0.01 * random.random()
-        if wait > timeout or (rates.lookup_failed and random.random() < rates.lookup_failed):
-            self._scheduler.sleep(min(wait, timeout))
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        self._scheduler.sleep(wait)
-
-    def _data_came(self) -> None:
-        if self._thread is not None:
-            self._thread.wake(0.002)

@@ -69,7 +69,7 @@ class Group:
                 errors[key] = KafkaError.UNKNOWN_TOPIC_OR_PART
             else:
                 self.committed[key] = (offset, metadata)
-                self.broker.oracle.committed(self.name, key, offset, metadata, process_name)
+                self.broker.oracle.committed(key, offset, metadata, process_name)
                 errors[key] = None if written else KafkaError.REQUEST_TIMED_OUT
         return errors
 
@@ -82,11 +82,23 @@ class Group:
     def _end_session(self, member: Member, since: float) -> None:
         process = member.consumer.process
         if self.broker.down_until > self.broker.scheduler.now:
-            self.broker.scheduler.at(self.broker.down_until + self.session_seconds, None, self._end_session, member, since)
+            self.broker.scheduler.at(
+                self.broker.down_until + self.session_seconds, None, self._end_session, member, since
+            )
         elif member.id in self.members and process.unreachable_since is not None and process.unreachable_since <= since:
-            self.broker.oracle.note(f"{self.name}: session of {process.name} ended")
-            self.broker.oracle.session_ended(process.name)
+            self.broker.oracle.ledger.note(f"{self.name}: session of {process.name} ended")
+            self.broker.oracle.executions.session_ended(process.name)
             self.remove(member.id)
+
+    def expect_no_heartbeat(self, member_id: int) -> None:
+        """A client has forgotten that it is this member: its session ends by itself."""
+        at = max(self.broker.scheduler.now, self.broker.down_until) + self.session_seconds
+        self.broker.scheduler.at(at, None, self._forget, member_id)
+
+    def _forget(self, member_id: int) -> None:
+        if member_id in self.members:
+            self.broker.oracle.executions.session_ended(self.members[member_id].consumer.process.name)
+            self.remove(member_id)
 
     def is_member(self, member_id: int | None) -> bool:
         return member_id in self.members
@@ -116,7 +128,7 @@ class Group:
             return wanted
         least, extra = divmod(len(everything), len(members))
         taken: set[Key] = set()
-        most = {member: least for member in members}
+        most = dict.fromkeys(members, least)
         for member in sorted(members, key=lambda each: (-len(held[each]), each))[:extra]:
             most[member] += 1
         for member in members:
@@ -220,9 +232,8 @@ class ConsumerGroup(Group):
         return KafkaError.STALE_MEMBER_EPOCH if epoch != member.epoch else None
 
     def join(self, consumer: GroupConsumer, member_id: int | None, held: set[Key]) -> None:
-        if member_id is not None and member_id not in self.members:
-            consumer.connection.reply(consumer.fenced, member_id)
-            return
+        assert member_id is None, "members of this protocol join once"
+        assert not held
         member = Member(next(self._ids), consumer, 0)
         self.members[member.id] = member
         if not self.broker.is_reachable(consumer.process):

@@ -10,13 +10,16 @@ from typing import Any
 
 import msgspec
 
+from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
+from simulation.executions import Executions
 from simulation.groups import ClassicGroup, ConsumerGroup
-from simulation.oracle import Oracle, Violation
+from simulation.ledger import Ledger, Violation
+from simulation.oracle import Oracle
 from simulation.process import Bounds, Cluster, Patch
 from simulation.scheduler import Scheduler
 
@@ -24,6 +27,7 @@ POOL = Pool("sim")
 CALM_SECONDS_MAX = 600.0
 IDLE_SECONDS_MAX = 150.0
 WORKERS_MAX = 4
+EVENTS_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,7 @@ class Report:
 
 def draw_plan(seed: int) -> Plan:
     """The plan of a seed."""
-    random = Random(seed)  # noqa: S311 - a seed, no secret
+    random = Random(seed)
     tiers = [tier for tier in TIERS if random.random() < 0.5] or [random.choice(TIERS)]
     fault_seconds = random.uniform(10, 40)
     is_rough = random.random() < 0.6
@@ -94,7 +98,7 @@ def draw_plan(seed: int) -> Plan:
         known_requests=random.choice((3, 10)) if is_small else 50_000,
         undelivered_records=random.choice((1, 3, 10)) if is_small else 20_000,
         notices=random.choice((20, 50)) if is_small else 10_000,
-        metadata_bytes=random.choice((24, 40, 80)) if random.random() < 0.2 else 4_095,
+        metadata_bytes=random.choice((24, 40, 80)) if random.random() < 0.2 else METADATA_BYTES_MAX,
         result_bytes=8_192,
     )
     kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]
@@ -113,7 +117,9 @@ def draw_plan(seed: int) -> Plan:
         requests=random.randint(10, 60),
         gap_rate=random.choice((0.0, 0.0, 0.1, 0.4)),
         latency=Latency(
-            typical=random.choice((0.1, 0.3, 1.0, 2.0)), long=random.choice((3.0, 30.0)), long_share=random.random() * 0.1
+            typical=random.choice((0.1, 0.3, 1.0, 2.0)),
+            long=random.choice((3.0, 30.0)),
+            long_share=random.random() * 0.1,
         ),
         rates=rates,
         bounds=bounds,
@@ -126,15 +132,18 @@ class History:
 
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
-        self._random = Random(plan.seed + 1_000_003)  # noqa: S311 - a seed, no secret
+        self._random = Random(plan.seed + 1_000_003)
         self.scheduler = Scheduler()
-        self.oracle = Oracle(
+        ledger = Ledger(scheduler=self.scheduler, events_max=None if trace else EVENTS_SHOWN)
+        executions = Executions(
             scheduler=self.scheduler,
-            pool=POOL,
-            tiers=plan.tiers,
+            ledger=ledger,
             attempts_max=plan.max_retries + 1,
             limit=plan.limit,
-            events_max=None if trace else 80,
+            cuts_metadata=plan.bounds.metadata_bytes < METADATA_BYTES_MAX,
+        )
+        self.oracle = Oracle(
+            ledger=ledger, executions=executions, pool=POOL, tiers=plan.tiers, attempts_max=plan.max_retries + 1
         )
         self.broker = Broker(
             scheduler=self.scheduler,
@@ -155,6 +164,7 @@ class History:
             tiers=plan.tiers,
             bounds=plan.bounds,
             settings=_settings(plan),
+            uses_consumer_protocol=plan.uses_consumer_protocol,
         )
         self.cluster.idle_tick_seconds = self._random.choice((0.05, 0.2, 0.4))
         self.cluster.poll_stretch = self._random.choice((1.0, 3.0, 6.0))
@@ -187,9 +197,9 @@ class History:
             violation=violation,
             virtual_seconds=self.scheduler.now,
             events=self.scheduler.events,
-            counts=dict(self.oracle.counts),
-            causes=dict(self.oracle.causes),
-            last_events=[f"{at:9.3f}  {text}" for at, text in self.oracle.events],
+            counts=dict(self.oracle.ledger.counts),
+            causes=dict(self.oracle.ledger.causes),
+            last_events=[f"{at:9.3f}  {text}" for at, text in self.oracle.ledger.events],
         )
 
     def _run(self) -> None:
@@ -205,14 +215,14 @@ class History:
         end = scheduler.now + CALM_SECONDS_MAX
         while (unfinished := self.oracle.unfinished()) is not None:
             if scheduler.now >= end:
-                self.oracle.fail(f"{CALM_SECONDS_MAX:.0f} s after the last fault: {unfinished}")
+                self.oracle.ledger.fail(f"{CALM_SECONDS_MAX:.0f} s after the last fault: {unfinished}")
             scheduler.run_until(scheduler.now + 2.0)
         # Repeated executions may still run, notices and answers be on their way.
         end = scheduler.now + IDLE_SECONDS_MAX
         scheduler.run_until(scheduler.now + 3.0)
         while (busy := self.cluster.busy()) is not None:
             if scheduler.now >= end:
-                self.oracle.fail(f"{IDLE_SECONDS_MAX:.0f} s after everything has ended {busy}")
+                self.oracle.ledger.fail(f"{IDLE_SECONDS_MAX:.0f} s after everything has ended {busy}")
             scheduler.run_until(scheduler.now + 3.0)
         self.oracle.check_end()
 
@@ -221,7 +231,7 @@ class History:
         self.scheduler.later(1.0, None, self._check_bounds)
 
     def _calm(self) -> None:
-        self.oracle.note("calm")
+        self.oracle.ledger.note("calm")
         self.broker.rates = FaultRates()
         self.backend.mode = Mode.UP
         self.broker.refused_topics.clear()
@@ -334,29 +344,30 @@ class History:
 
     def _brokers_leave(self) -> None:
         seconds = self._random.choice((1.0, 6.0, 20.0))
-        self.oracle.note(f"brokers leave for {seconds:.0f} s")
+        self.oracle.not_written_in_time(POOL.coordination)
+        self.oracle.ledger.note(f"brokers leave for {seconds:.0f} s")
         self.broker.down_until = self.scheduler.now + seconds
 
     def _backend_breaks(self) -> None:
         mode = self._random.choice([mode for mode in Mode if mode is not Mode.UP])
         seconds = self._random.choice((0.5, 5.0, 20.0))
-        self.oracle.note(f"the backend: {mode.value} for {seconds:.1f} s")
+        self.oracle.ledger.note(f"the backend: {mode.value} for {seconds:.1f} s")
         self.backend.mode = mode
         self.scheduler.later(seconds, None, self._backend_returns)
 
     def _backend_returns(self) -> None:
-        self.oracle.note("the backend is back")
+        self.oracle.ledger.note("the backend is back")
         self.backend.mode = Mode.UP
 
     def _refuse_topic(self) -> None:
         tier = self._random.choice(self.plan.tiers)
         topic = self._random.choice((POOL.results, POOL.dead_letter, POOL.retry(tier, 1), POOL.coordination))
-        self.oracle.note(f"{topic} is refused")
+        self.oracle.ledger.note(f"{topic} is refused")
         self.broker.refused_topics[topic] = self.scheduler.now + self._random.uniform(1, 15)
 
     def _grow(self) -> None:
         tier = self._random.choice(self.plan.tiers)
-        self.oracle.note(f"{tier} gets a partition")
+        self.oracle.ledger.note(f"{tier} gets a partition")
         self.broker.grow_topic(POOL.requests(tier))
         group = self.broker.groups[POOL.group(tier)]
         self.scheduler.later(self._random.uniform(0.1, 5), None, group.topic_grew)
@@ -364,7 +375,7 @@ class History:
     def _truncate(self) -> None:
         tier = self._random.choice(self.plan.tiers)
         key = (POOL.requests(tier), self._random.randrange(self.plan.partitions))
-        self.oracle.note(f"retention takes records of {key}")
+        self.oracle.ledger.note(f"retention takes records of {key}")
         self.broker.truncate(key, self._random.random())
 
 

@@ -1,4 +1,4 @@
-"""Worker processes in the simulation: the real `Worker` with all its stages, over simulated clients, threads and time."""
+"""Worker processes: the real `Worker` with all its stages, over simulated clients, threads and time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.worker import Worker
 from simulation.backend import Backend, BackendClient
 from simulation.broker import Broker
-from simulation.consumer import Follower, GroupConsumer
+from simulation.consumer import GroupConsumer
+from simulation.executions import Execution
+from simulation.follower import Follower
 from simulation.oracle import Oracle
 from simulation.producer import SimulatedProducer
 from simulation.scheduler import Clock, Process, Scheduler, threading_in
@@ -105,6 +107,7 @@ class Cluster:
         tiers: list[Tier],
         bounds: Bounds,
         settings: WorkerSettings,
+        uses_consumer_protocol: bool,
     ) -> None:
         self._scheduler = scheduler
         self._broker = broker
@@ -113,6 +116,7 @@ class Cluster:
         self._tiers = tiers
         self._bounds = bounds
         self._settings = settings
+        self._uses_consumer_protocol = uses_consumer_protocol
         self._started = 0
         self.running: list[Running] = []
         self.ended: list[Running] = []
@@ -156,7 +160,7 @@ class Cluster:
         self._scheduler.current_process = process
         running = Running(process, SimulatedWorker(self._settings.model_copy(update={"worker_id": name})))
         self.running.append(running)
-        self._oracle.note(f"{name} starts")
+        self._oracle.ledger.note(f"{name} starts")
         self._scheduler.soon(process, self._run, running)
         return running
 
@@ -168,16 +172,23 @@ class Cluster:
         if error is not None:
             raise error
         if not running.has_ended:
-            self._oracle.note(f"{running.process.name} has drained")
-            self._oracle.left(running.process.name)
+            self._oracle.ledger.note(f"{running.process.name} has drained")
             self._end(running)
 
     def kill(self, running: Running) -> None:
         """kill -9."""
         if not running.has_ended:
-            self._oracle.note(f"{running.process.name} is killed")
-            self._oracle.died(running.process.name)
+            self._oracle.ledger.note(f"{running.process.name} is killed")
+            self._oracle.executions.died(running.process.name)
             self._end(running)
+
+    def _killed_by(self, running: Running, execution: Execution) -> None:
+        topic, partition, _ = execution.place
+        for group in self._broker.groups.values():
+            if topic in group.topics:
+                offset, metadata = group.committed.get((topic, partition), (0, None))
+                self._oracle.executions.killed_by(execution, metadata, offset)
+        self.kill(running)
 
     def _end(self, running: Running) -> None:
         running.has_ended = True
@@ -188,7 +199,7 @@ class Cluster:
 
     def terminate(self, running: Running) -> None:
         """SIGTERM."""
-        self._oracle.note(f"{running.process.name} is told to stop")
+        self._oracle.ledger.note(f"{running.process.name} is told to stop")
         self._scheduler.soon(running.process, running.worker._drain.set)
 
     def stop(self, running: Running, seconds: float) -> None:
@@ -196,26 +207,35 @@ class Cluster:
         process = running.process
         if process.stopped:
             return
-        self._oracle.note(f"{process.name} is stopped for {seconds:.1f} s")
+        self._oracle.ledger.note(f"{process.name} is stopped for {seconds:.1f} s")
+        self._oracle.executions.cannot_be_reached(process.name)
         process.stop()
         self._broker.watch(process)
         self._scheduler.later(seconds, None, self._continue, running)
 
     def _continue(self, running: Running) -> None:
         if not running.has_ended:
-            self._oracle.note(f"{running.process.name} goes on")
+            self._oracle.ledger.note(f"{running.process.name} goes on")
             running.process.resume()
             self._heard_again(running)
 
     def cut_off(self, running: Running, seconds: float) -> None:
         """Nothing reaches the brokers, nor comes from them, for a time."""
         process, now = running.process, self._scheduler.now
-        self._oracle.note(f"{process.name} is cut off for {seconds:.1f} s")
+        self._oracle.ledger.note(f"{process.name} is cut off for {seconds:.1f} s")
+        self._oracle.executions.cannot_be_reached(process.name)
         process.cut_until = max(process.cut_until, now + seconds)
         if process.unreachable_since is None:
             process.unreachable_since = now
             self._broker.watch(process)
         self._scheduler.at(process.cut_until, None, self._connected, running)
+        if not self._uses_consumer_protocol:
+            self._scheduler.later(10.0, process, self._session_timed_out, running)
+
+    def _session_timed_out(self, running: Running) -> None:
+        if running.process.cut_until > self._scheduler.now:
+            for consumer in self._consumers(running):
+                consumer.session_timed_out()
 
     def _connected(self, running: Running) -> None:
         process = running.process
@@ -259,7 +279,7 @@ class Cluster:
         assert process is not None
         running = next(each for each in self.running if each.process is process)
         return BackendClient(
-            backend=self._backend, process=process, oracle=self._oracle, die=partial(self.kill, running)
+            backend=self._backend, process=process, oracle=self._oracle, die=partial(self._killed_by, running)
         )
 
     def check_bounds(self) -> None:
@@ -270,7 +290,7 @@ class Cluster:
     def _check_worker(self, name: str, worker: SimulatedWorker) -> None:
         if not hasattr(worker, "_hand_overs"):
             return
-        bounds, fail = self._bounds, self._oracle.fail
+        bounds, fail = self._bounds, self._oracle.ledger.fail
         dispatcher, reporter = worker._dispatcher, worker._reporter
         if len(dispatcher.running) > dispatcher.policy.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")

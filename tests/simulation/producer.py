@@ -31,18 +31,19 @@ class SimulatedProducer:
     def produce(
         self, topic: str, value: bytes | None, key: bytes | None, *, headers: Any, on_delivery: Delivered
     ) -> None:
-        assert self._process.alive, "a dead process produces"
+        self._scheduler.require(self._process.alive, "a dead process produces")
         rates, random = self._broker.rates, self._broker.random
         if len(value or b"") > RECORD_BYTES_MAX:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
         if rates.produce_queue_full and random.random() < rates.produce_queue_full:
+            self._broker.oracle.not_written_in_time(topic)
             raise BufferError("Local: Queue full")
         record = LogRecord(topic, 0, 0, key, value, headers, 0)
         self._unreported += 1
         self._scheduler.later(LINGER_SECONDS * random.random(), self._process, self._leaves, record, on_delivery)
 
     def poll(self, timeout: float) -> int:
-        assert timeout == 0, "the event loop's thread must not wait"
+        self._scheduler.require(timeout == 0, "the event loop's thread must not wait")
         served = 0
         for _ in range(len(self._reports)):
             on_delivery, error, record = self._reports.popleft()
@@ -61,6 +62,8 @@ class SimulatedProducer:
     def _leaves(self, record: LogRecord, on_delivery: Delivered) -> None:
         rates, random = self._broker.rates, self._broker.random
         slow = random.random() * 8 if rates.produce_slow and random.random() < rates.produce_slow else 0.0
+        if slow:
+            self._broker.oracle.not_written_in_time(record.topic_name)
         self._connection.send(self._arrives, record, on_delivery, slow_seconds=slow)
 
     def _arrives(self, record: LogRecord, on_delivery: Delivered) -> None:
@@ -76,6 +79,8 @@ class SimulatedProducer:
             if rates.produce_failed_but_written and random.random() < rates.produce_failed_but_written:
                 self._broker.oracle.written_but_reported_failed(record)
                 error = KafkaError(KafkaError._MSG_TIMED_OUT)
+        if error is not None:
+            self._broker.oracle.not_written_in_time(topic)
         self._connection.reply(self._report, on_delivery, error, record)
 
     def _report(self, on_delivery: Delivered, error: KafkaError | None, record: LogRecord) -> None:

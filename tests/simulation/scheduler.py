@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, getcurrent, greenlet  # type: ignore[import-untyped] # has no types of its own
 
 WALL_START_MS = 1_760_000_000_000
 MONOTONIC_START = 1_000.0
@@ -78,7 +78,7 @@ class Scheduler:
 
     def run_until(self, when: float) -> None:
         """Lets time go on to ``when``. Whatever any call raises comes out of here."""
-        heap, ready, set_loop = self._heap, self._ready, asyncio._set_running_loop
+        heap, ready, set_loop = self._heap, self._ready, cast(Callable[[object], None], asyncio._set_running_loop)
         try:
             while True:
                 if ready:
@@ -109,6 +109,12 @@ class Scheduler:
         finally:
             self.current_process = None
             set_loop(None)
+
+    def require(self, condition: bool, what: str) -> None:
+        """An assertion of the simulation itself: it ends the history even if a worker's code catches it."""
+        if not condition:
+            self.broken = self.broken or AssertionError(what)
+            raise self.broken
 
     def switch_to_hub(self) -> None:
         self._hub.switch()
@@ -214,7 +220,7 @@ class Thread:
             scheduler.current_thread = None
 
 
-class Loop(asyncio.AbstractEventLoop):
+class Loop:
     """A process's event loop. The worker's tick of 20 ms is stretched while nothing stirs, as on a machine that is busy
     with other things: most of a history would be spent on ticks that find nothing."""
 
@@ -238,12 +244,10 @@ class Loop(asyncio.AbstractEventLoop):
         return False
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=cast(Any, self))
 
-    def create_task(
-        self, coro: Any, *, name: str | None = None, context: Context | None = None
-    ) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+    def create_task(self, coro: Any, *, name: str | None = None, context: Context | None = None) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=cast(Any, self), name=name, context=context)
         self._tasks.append(task)
         if len(self._tasks) > 500:
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -295,9 +299,6 @@ class Loop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: Any) -> None:
         raise AssertionError(f"the event loop reports: {context}") from context.get("exception")
-
-    def run_coroutine(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self.create_task(coroutine)
 
     def dispose(self) -> None:
         for task in self._tasks:
@@ -376,7 +377,7 @@ def threading_in(scheduler: Scheduler) -> SimpleNamespace:
 
     class SimulatedThread:
         def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], name: str, daemon: bool) -> None:
-            assert daemon and name
+            assert daemon, f"{name} would keep the process alive"
             self._run = partial(target, *args)
             self._thread: Thread | None = None
 

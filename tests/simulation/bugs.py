@@ -1,0 +1,237 @@
+"""Faults that workers like this one have had, put back into the real code: the simulation must find each of them.
+
+Each bug replaces methods or names of the worker while a history runs. A check that finds none of these checks nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forebay_schemas.coordination import LEASE_SECONDS, NoticeKind
+from forebay_schemas.headers import ATTEMPT, FIRST_ENQUEUED_AT
+from forebay_schemas.offsets_metadata import NOTHING
+from forebay_worker import coordination, dead_letters, dispatch, outcome, ownership
+from forebay_worker.assignment import Assignment, Verdict
+from forebay_worker.dispatch import Dispatcher
+from forebay_worker.intake import Intake
+from forebay_worker.offsets import PartitionOffsets
+from forebay_worker.outcome import Reporter
+from forebay_worker.ownership import Ownership
+from simulation.process import Patch
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """``meaning``: what the code does wrong."""
+
+    name: str
+    meaning: str
+    patches: Callable[[], list[Patch]]
+
+
+def _commit_past_unfinished() -> list[Patch]:
+    def finish(self: PartitionOffsets, offset: int) -> None:
+        while self._pending and self._pending[0] <= offset:
+            self._pending.popleft()
+
+    return [(PartitionOffsets, "finish", finish)]
+
+
+def _finished_before_delivery() -> list[Patch]:
+    real = Reporter.completed
+
+    def completed(self: Reporter, work: Any, answer: Any, *, service_seconds: float) -> None:
+        real(self, work, answer, service_seconds=service_seconds)
+        work.assignment.done.append(work.offset)
+
+    return [(Reporter, "completed", completed)]
+
+
+def _no_seek_back() -> list[Patch]:
+    return [(Ownership, "seek_back", lambda *_args: None)]
+
+
+def _lost_partitions_kept() -> list[Patch]:
+    return [(Ownership, "_on_lost", lambda *_args: None)]
+
+
+def _withheld_run_at_once() -> list[Patch]:
+    real = Assignment.receive
+
+    def receive(self: Assignment, offset: int) -> Verdict:
+        verdict = real(self, offset)
+        return Verdict.RUN if verdict is Verdict.WITHHOLD else verdict
+
+    return [(Assignment, "receive", receive)]
+
+
+def _finished_forgotten_at_revocation() -> list[Patch]:
+    real = Ownership._let_go
+
+    def let_go(self: Ownership, keys: list[Any], *, lost: bool) -> None:
+        for assignment in self.assignments.values():
+            assignment.done.clear()
+        real(self, keys, lost=lost)
+
+    return [(Ownership, "_let_go", let_go)]
+
+
+def _retry_without_delay() -> list[Patch]:
+    return [(Intake, "_wait_seconds", lambda _self, _work: 0.0)]
+
+
+def _without_header(name: str, value: bytes | None) -> list[Patch]:
+    real = dead_letters.retry_record
+
+    def retry_record(*args: Any, **more: Any) -> Any:
+        record = real(*args, **more)
+        record.headers[:] = [header for header in record.headers if header[0] != name]
+        if value is not None:
+            record.headers.append((name, value))
+        return record
+
+    return [(outcome, "retry_record", retry_record)]
+
+
+def _attempts_start_anew() -> list[Patch]:
+    return _without_header(ATTEMPT, b"1")
+
+
+def _deadline_starts_anew() -> list[Patch]:
+    return _without_header(FIRST_ENQUEUED_AT, None)
+
+
+def _breaker_charges() -> list[Patch]:
+    def backend_failed(self: Dispatcher, work: Any, failure: Any, now: float) -> None:
+        self._report_failure(work, failure, now)
+
+    return [(Dispatcher, "_backend_failed", backend_failed)]
+
+
+def _slots_leak_at_rebalance() -> list[Patch]:
+    real = Dispatcher._end
+
+    def end(self: Dispatcher, work: Any, *, succeeded: bool) -> float:
+        now = real(self, work, succeeded=succeeded)
+        if not work.assignment.claims.is_open:
+            self.running[id(work)] = work
+        return now
+
+    return [(Dispatcher, "_end", end)]
+
+
+def _credit_leaks() -> list[Patch]:
+    real = Dispatcher.accept
+
+    def accept(self: Dispatcher, batch: list[Any]) -> None:
+        credit = batch[0].assignment.credit
+        before = credit._received_records
+        real(self, batch)
+        if any(work.request is None or work.deadline_ms <= self._clock.wall_ms() for work in batch):
+            credit._received_records = before
+
+    return [(Dispatcher, "accept", accept)]
+
+
+def _metadata_ignored() -> list[Patch]:
+    return [(ownership, "decode_metadata", lambda *_args: NOTHING)]
+
+
+def _finished_notice_ignored() -> list[Patch]:
+    real = Assignment.heed
+
+    def heed(self: Assignment, notice: Any, now: float) -> None:
+        if notice.kind is not NoticeKind.FINISHED:
+            real(self, notice, now)
+
+    return [(Assignment, "heed", heed)]
+
+
+def _dead_letter_left_out() -> list[Patch]:
+    real = Reporter._end
+
+    def end(self: Reporter, work: Any, reason: Any, error: str, service_seconds: Any, *, dead: bool) -> None:
+        real(self, work, reason, error, service_seconds, dead=dead and work.request is None)
+
+    return [(Reporter, "_end", end)]
+
+
+def _failed_produce_skipped() -> list[Patch]:
+    def later(self: Reporter, work: Any, record: Any, _error: Any) -> None:
+        self._uncount(record.value)
+        work.assignment.done.append(work.offset)
+
+    return [(Reporter, "_later", later)]
+
+
+def _limit_ignored() -> list[Patch]:
+    real = Dispatcher.limited_by
+
+    def limited_by(self: Dispatcher, now: float) -> str | None:
+        limit = real(self, now)
+        return None if limit == "limit" else limit
+
+    return [(Dispatcher, "limited_by", limited_by)]
+
+
+def _crashes_not_counted() -> list[Patch]:
+    return [(dispatch, "CRASHES_MAX", 1_000_000)]
+
+
+def _full_commit_paused_for_ever() -> list[Patch]:
+    def is_stretched(self: Ownership, key: Any, _assignment: Assignment) -> bool:
+        return self.commits.metadata_bytes(key) >= ownership.METADATA_BYTES_NEARLY_FULL
+
+    return [(Ownership, "_is_stretched", is_stretched)]
+
+
+def _short_look_back() -> list[Patch]:
+    return [(coordination, "LOOK_BACK_MS", int(LEASE_SECONDS * 1000))]
+
+
+BUGS = [
+    Bug(
+        "commit-past-unfinished",
+        "the commit follows the highest finished offset, as if those below were gaps",
+        _commit_past_unfinished,
+    ),
+    Bug(
+        "finished-before-delivery",
+        "an offset is finished when its result is produced, not when it is delivered",
+        _finished_before_delivery,
+    ),
+    Bug("no-seek-back", "after an exception from the client nothing is sought back", _no_seek_back),
+    Bug("lost-partitions-kept", "partitions that were lost are run and committed on", _lost_partitions_kept),
+    Bug("withheld-run-at-once", "the new owner runs what a former owner still runs", _withheld_run_at_once),
+    Bug(
+        "finished-forgotten-at-revocation",
+        "what finished just before a revocation is not drained",
+        _finished_forgotten_at_revocation,
+    ),
+    Bug("retry-without-delay", "a retry runs as soon as it is read", _retry_without_delay),
+    Bug("attempts-start-anew", "the attempt is not counted on from one hop to the next", _attempts_start_anew),
+    Bug("deadline-starts-anew", "a retry forgets when its request was first enqueued", _deadline_starts_anew),
+    Bug("breaker-charges", "a request is charged for a backend that serves nobody", _breaker_charges),
+    Bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone", _slots_leak_at_rebalance),
+    Bug("credit-leaks", "what ends without being run never gives its credit back", _credit_leaks),
+    Bug("metadata-ignored", "what the commit says beyond its offset is not read", _metadata_ignored),
+    Bug(
+        "finished-notice-ignored",
+        "the new owner does not heed that a request ended elsewhere",
+        _finished_notice_ignored,
+    ),
+    Bug("dead-letter-left-out", "a request that failed for good is not kept", _dead_letter_left_out),
+    Bug(
+        "failed-produce-skipped", "an outcome that could not be delivered counts as delivered", _failed_produce_skipped
+    ),
+    Bug("limit-ignored", "more requests are in flight than the limit says", _limit_ignored),
+    Bug("crashes-not-counted", "a request that kills its worker is run for ever", _crashes_not_counted),
+    Bug(
+        "full-commit-paused-for-ever",
+        "a partition taken over with a full commit is not read any more",
+        _full_commit_paused_for_ever,
+    ),
+    Bug("short-look-back", "a worker that comes late does not hear what the last one finished", _short_look_back),
+]

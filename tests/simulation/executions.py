@@ -1,0 +1,242 @@
+"""Every execution of every worker: what must be true when one starts, and why a record that ran before may run again.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.headers import read_history
+from forebay_schemas.offsets_metadata import decode_metadata
+from forebay_worker.assignment import CRASHES_MAX
+from simulation.broker import Key
+from simulation.ledger import Ledger
+from simulation.scheduler import WALL_START_MS, Scheduler
+
+if TYPE_CHECKING:
+    from forebay_worker.work import Failure, Work
+
+Place = tuple[str, int, int]
+
+
+@dataclass(slots=True)
+class Accepted:
+    """What was submitted under one id; each submission has a deadline of its own, by its enqueue time."""
+
+    deadlines_ms: dict[int, int] = field(default_factory=dict)
+    submissions: int = 0
+    max_attempts: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """``how`` it ended: running (it did not), answered, charged, of_backend, refused, cancelled."""
+
+    place: Place
+    request_id: str
+    attempt: int
+    worker: str
+    started: float
+    assignment: Any
+    how: str = "running"
+    ended: float = float("inf")
+
+
+@dataclass(slots=True)
+class _HandOver:
+    """What the coordination topic says of one offset that runs on at a former owner."""
+
+    last_said: float
+    silence: float = 0.0
+
+
+class Executions:
+    """``attempts_max`` and ``limit``: the workers' settings. ``cuts_metadata``: commits have less room than they need."""
+
+    def __init__(
+        self, *, scheduler: Scheduler, ledger: Ledger, attempts_max: int, limit: int, cuts_metadata: bool
+    ) -> None:
+        self._scheduler = scheduler
+        self._ledger = ledger
+        self._attempts_max = attempts_max
+        self._limit = limit
+        self._cuts_metadata = cuts_metadata
+        self._by_place: defaultdict[Place, list[Execution]] = defaultdict(list)
+        self._last: dict[tuple[str, int], Execution] = {}
+        self._running: Counter[str] = Counter()
+        self._dead_workers: dict[str, float] = {}
+        self._sessions_ended: dict[str, float] = {}
+        self._unreachable: set[str] = set()
+        self._last_commits_refused: set[tuple[str, Key]] = set()
+        self._told: dict[tuple[str, Key], tuple[int, str]] = {}
+        self._told_at: dict[tuple[str, Key], float] = {}
+        self._hand_overs: dict[Place, _HandOver] = {}
+        self._last_answer: dict[str, float] = {}
+        self._first_backend_failure: dict[tuple[str, Place], float] = {}
+        self._kills: Counter[Place] = Counter()
+        self.notices_fail = False
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether anything happened after which a request may end twice."""
+        return bool(self._dead_workers or self._sessions_ended or self._last_commits_refused or self.notices_fail)
+
+    # What happens around executions.
+
+    def told_committed(self, worker: str, key: Key, offset: int, metadata: str) -> None:
+        """A worker was told what is committed of a partition that it now owns."""
+        self._told[worker, key] = (offset, metadata)
+        self._told_at[worker, key] = self._scheduler.now
+
+    def last_commit_failed(self, worker: str, keys: list[Key]) -> None:
+        """A commit that a worker waited for was refused or not answered."""
+        self._last_commits_refused.update((worker, key) for key in keys)
+
+    def said(self, notice: Notice) -> None:
+        """A notice is on the coordination topic."""
+        now = self._scheduler.now
+        for offset in notice.offsets:
+            said = self._hand_overs.setdefault((notice.topic, notice.partition, offset), _HandOver(now))
+            said.silence = max(said.silence, now - said.last_said)
+            said.last_said = now if notice.kind is NoticeKind.RUNNING else float("inf")
+
+    def cannot_be_reached(self, worker: str) -> None:
+        """A worker was stopped or cut off."""
+        self._unreachable.add(worker)
+
+    def session_ended(self, worker: str) -> None:
+        """The coordinator gave a worker up."""
+        self._sessions_ended[worker] = self._scheduler.now
+
+    def died(self, worker: str) -> None:
+        """A worker is gone, with all that ran in it."""
+        self._dead_workers[worker] = self._scheduler.now
+        self._running[worker] = 0
+
+    def killed_by(self, execution: Execution, metadata: str | None, offset: int) -> None:
+        """A request killed its worker. ``metadata``: what is committed of its partition, with ``offset``."""
+        decoded = decode_metadata(offset, metadata) if metadata else None
+        if decoded is not None and execution.place[2] in {at for at, _ in decoded.running}:
+            self._kills[execution.place] += 1
+            if self._kills[execution.place] > CRASHES_MAX:
+                self._ledger.fail(
+                    f"{execution.request_id} killed {self._kills[execution.place]} workers that said they ran it"
+                )
+
+    def rebalancing(self, worker: str, group: str, kind: str, keys: list[Key]) -> None:
+        """A callback is about to be called."""
+        self._ledger.counts["rebalances"] += 1
+        self._ledger.note(f"{worker}: {group} {kind} {keys}")
+
+    # Executions.
+
+    def started(self, worker: str, work: Work, accepted: Accepted) -> Execution:
+        """A worker calls the backend."""
+        record = work.record
+        place = (record.topic(), record.partition(), record.offset())
+        assert work.request is not None
+        request_id = work.request.request_id
+        now, now_ms = self._scheduler.now, WALL_START_MS + int(self._scheduler.now * 1000)
+        self._ledger.note(f"{worker} runs {request_id} at {place}, attempt {work.attempt}")
+        self._ledger.counts["executions"] += 1
+        history = read_history(record.headers())
+        if history.not_before is not None and now_ms < history.not_before:
+            self._ledger.fail(f"{request_id} runs {history.not_before - now_ms} ms before its retry is due")
+        if work.attempt > (accepted.max_attempts or self._attempts_max):
+            self._ledger.fail(f"attempt {work.attempt} of {request_id}: more than allowed")
+        if work.attempt != history.attempt:
+            self._ledger.fail(f"{request_id} runs as attempt {work.attempt}, its record says {history.attempt}")
+        if accepted.deadlines_ms.get(work.first_enqueued_at) != work.deadline_ms:
+            self._ledger.fail(f"the deadline of {request_id} was changed")
+        if now_ms >= work.deadline_ms:
+            self._ledger.fail(f"{request_id} was started {now_ms - work.deadline_ms} ms after its deadline")
+        self._running[worker] += 1
+        if self._running[worker] > self._limit:
+            self._ledger.fail(f"{worker} runs {self._running[worker]} requests, its limit is {self._limit}")
+        for earlier in self._by_place[place]:
+            cause = self._cause_of_repetition(earlier, worker, work)
+            if cause is not None:
+                self._ledger.causes[cause] += 1
+                self._ledger.note(f"{request_id} at {place} runs again: {cause}")
+        execution = Execution(place, request_id, work.attempt, worker, now, work.assignment)
+        self._by_place[place].append(execution)
+        self._last[request_id, work.attempt] = execution
+        return execution
+
+    def _cause_of_repetition(self, earlier: Execution, worker: str, work: Work) -> str | None:
+        """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""
+        if earlier.how in ("cancelled", "of_backend", "refused"):
+            return None
+        key = earlier.place[:2]
+        offset, metadata = self._told.get((worker, key), (-1, ""))
+        decoded = decode_metadata(offset, metadata) if offset >= 0 else None
+        at = earlier.place[2]
+        if at < offset or (decoded and any(first <= at < first + length for first, length in decoded.finished)):
+            self._ledger.fail(
+                f"{worker} runs {earlier.request_id} at {earlier.place}, which its own start said was finished"
+            )
+        if earlier.assignment is work.assignment:
+            self._ledger.fail(f"{worker} runs {earlier.request_id} at {earlier.place} twice")
+        died = self._dead_workers.get(earlier.worker)
+        if died is not None:
+            return "in_flight_at_kill" if earlier.ended >= died else "since_last_commit"
+        if earlier.assignment.lost or self._is_past(earlier.worker, key) or self._is_past(worker, key):
+            return "stopped_or_cut_off"
+        now = self._scheduler.now
+        said = self._hand_overs.get(earlier.place, _HandOver(self._told_at.get((worker, key), now)))
+        is_silent = max(said.silence, now - said.last_said) >= LEASE_SECONDS - 0.5
+        if is_silent and (earlier.worker in self._unreachable or self.notices_fail):
+            return "lease_ended"
+        if (earlier.worker, key) in self._last_commits_refused:
+            return "last_commit_refused"
+        if self._cuts_metadata:
+            return "metadata_cut"
+        self._ledger.fail(
+            f"{worker} runs {earlier.request_id} at {earlier.place}, which {earlier.worker} ran from "
+            f"{earlier.started:.3f} to {earlier.ended:.3f} ({earlier.how}): nothing explains it"
+        )
+        return None
+
+    def _is_past(self, worker: str, key: Key) -> bool:
+        """Whether a worker's session has ended since it was given a partition, whether or not it knows."""
+        return self._sessions_ended.get(worker, -1.0) >= self._told_at.get((worker, key), 0.0)
+
+    def _end(self, execution: Execution, how: str) -> None:
+        execution.how = how
+        execution.ended = self._scheduler.now
+        self._running[execution.worker] -= 1
+        self._ledger.note(f"{execution.worker}: {execution.request_id} {how}")
+
+    def cancelled(self, execution: Execution) -> None:
+        """Given up by the worker: at its deadline, or to give it back."""
+        self._end(execution, "cancelled")
+
+    def answered(self, execution: Execution) -> None:
+        """The backend served it."""
+        self._last_answer[execution.worker] = self._scheduler.now
+        self._end(execution, "answered")
+
+    def failed(self, execution: Execution, failure: Failure) -> None:
+        """The backend did not."""
+        if failure.of_backend:
+            self._first_backend_failure.setdefault((execution.worker, execution.place), self._scheduler.now)
+            self._end(execution, "of_backend" if failure.reached else "refused")
+        else:
+            self._last_answer[execution.worker] = self._scheduler.now
+            self._end(execution, "charged")
+
+    def check_charge(self, request_id: str, attempt: int) -> None:
+        """An attempt counts; it must not if the backend alone was to blame."""
+        last = self._last.get((request_id, attempt))
+        if last is None:
+            self._ledger.fail(f"attempt {attempt} of {request_id} is charged but never ran")
+        elif last.how == "refused":
+            self._ledger.fail(f"{request_id} is charged for a refused connection")
+        elif last.how == "of_backend":
+            failed = self._first_backend_failure[last.worker, last.place]
+            if self._last_answer.get(last.worker, -1.0) < failed:
+                self._ledger.fail(f"{request_id} is charged while the backend served nobody")

@@ -1,0 +1,80 @@
+"""A simulated consumer that follows one topic by assignment, without a group. Blocks in virtual time."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+
+from simulation.broker import Broker, Key
+from simulation.scheduler import Process, Thread
+
+
+class Follower:
+    """Reads one topic by assignment, without a group."""
+
+    def __init__(self, *, broker: Broker, process: Process) -> None:
+        self._broker = broker
+        self._process = process
+        self._scheduler = broker.scheduler
+        self._positions: dict[Key, int] = {}
+        self._thread: Thread | None = None
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            log = self._broker.log((each.topic, each.partition))
+            self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
+            log.listeners.append(self._data_came)
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._ask(timeout)
+        found = []
+        for each in partitions:
+            records = self._broker.log((each.topic, each.partition)).records
+            index = bisect_left(records, each.offset, key=lambda record: record.timestamp_ms)
+            offset = records[index].offset_number if index < len(records) else OFFSET_END
+            found.append(TopicPartition(each.topic, each.partition, offset))
+        return found
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        self._ask(timeout)
+        log = self._broker.log((partition.topic, partition.partition))
+        return log.start, log.end
+
+    def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - leaders do not move here
+        self._ask(timeout)
+
+    def poll(self, timeout: float) -> Any:
+        end = self._scheduler.now + timeout * self._process.poll_stretch * 4
+        while True:
+            if max(self._process.cut_until, self._broker.down_until) <= self._scheduler.now:
+                for key, position in self._positions.items():
+                    log = self._broker.log(key)
+                    index = log.index(position)
+                    if index < len(log.records):
+                        record = log.records[index]
+                        self._positions[key] = record.offset_number + 1
+                        return record
+            if self._scheduler.now >= end:
+                return None
+            self._thread = self._scheduler.current_thread
+            assert self._thread is not None
+            self._thread.wait(end - self._scheduler.now)
+            self._thread = None
+
+    def close(self) -> None:
+        self._positions.clear()
+
+    def _ask(self, timeout: float) -> None:
+        rates, random = self._broker.rates, self._broker.random
+        now = self._scheduler.now
+        wait = max(self._process.cut_until, self._broker.down_until, now) - now + 0.001 + 0.01 * random.random()
+        if wait > timeout or (rates.lookup_failed and random.random() < rates.lookup_failed):
+            self._scheduler.sleep(min(wait, timeout))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self._scheduler.sleep(wait)
+
+    def _data_came(self) -> None:
+        if self._thread is not None:
+            self._thread.wake(0.002)

@@ -1,0 +1,80 @@
+"""The promise "nothing accepted is lost, and each ends once" in simulated histories, and that the checks can fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from simulation.bugs import BUGS
+from simulation.history import run_seed
+from simulation.runner import Summary, quiet, run_seeds
+
+SEEDS = 1_000
+SECONDS_MAX = 90.0
+SEEDS_PER_BUG_MAX = 400
+BUGS_MIN = 10
+
+TESTS = Path(__file__).parents[1]
+
+
+def test_a_thousand_histories_lose_nothing_and_explain_every_repetition() -> None:
+    summary = Summary(first=0)
+    for report in run_seeds(range(SEEDS)):
+        summary.add(report)
+        assert report.violation is None, "\n".join(
+            [*report.last_events, f"seed {report.seed}: {report.violation}", f"make simulate SEED={report.seed}"]
+        )
+    ran = summary.as_json()
+    assert ran["histories"] == SEEDS
+    # The faults were there: a calm history proves little.
+    for cause in ("in_flight_at_kill", "since_last_commit", "stopped_or_cut_off"):
+        assert summary.causes[cause] > 0
+    for count in ("executions", "outcomes", "retries", "dead_letters", "rebalances", "commits"):
+        assert summary.counts[count] > SEEDS / 2
+    assert ran["seconds"] < SECONDS_MAX, (
+        f"{ran['histories_per_minute']} histories a minute: too slow to be run each time"
+    )
+
+
+def _first_seed_that_finds(name: str) -> tuple[str, int | None]:
+    quiet()
+    bug = next(each for each in BUGS if each.name == name)
+    for seed in range(SEEDS_PER_BUG_MAX):
+        if run_seed(seed, patches=bug.patches()).violation is not None:
+            return name, seed
+    return name, None
+
+
+def test_every_bug_put_back_is_found() -> None:
+    names = [bug.name for bug in BUGS]
+    assert len(set(names)) == len(names) >= BUGS_MIN
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        found = dict(pool.map(_first_seed_that_finds, names))
+    assert [name for name, seed in found.items() if seed is None] == []
+
+
+@pytest.mark.parametrize("bug", [None, BUGS[0]], ids=lambda bug: bug.name if bug is not None else "no bug")
+def test_a_seed_replays_the_same_history_in_any_process(bug: object) -> None:
+    more = ["--bug", BUGS[0].name] if bug is not None else []
+    traces = set()
+    for hash_seed in ("1", "2"):
+        ended = subprocess.run(
+            [sys.executable, "-m", "simulation", "--seed", "14", "--trace", *more],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": _path()},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == (0 if bug is None else 1), ended.stderr[-2_000:]
+        traces.add(ended.stderr + ended.stdout)
+    assert len(traces) == 1
+
+
+def _path() -> str:
+    return os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
