@@ -164,6 +164,8 @@ class Assignment:
         elif notice.kind is NoticeKind.LAST_COMMIT:
             self._heed_commit(notice, now)
         else:
+            received_to = self.offsets.next_offset or 0
+            self.expect([offset for offset in notice.offsets if offset >= received_to], now)
             for offset in notice.offsets:
                 if offset in self._handed_over:
                     self._leases[offset] = now + LEASE_SECONDS

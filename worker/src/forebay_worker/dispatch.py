@@ -6,6 +6,8 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
@@ -79,21 +81,31 @@ class Dispatcher:
         for work in batch:
             if not work.assignment.claims.is_open:
                 continue  # the partition was given up on the way here: its new owner sees to the request
-            if work.request is None:
-                self._reporter.rejected(work, Reason.UNDECODABLE, str(work.problem))
-            elif self._reporter.is_known(work, now):
-                self._reporter.skip_duplicate(work)
-            elif work.crashes >= CRASHES_MAX:
-                error = f"{work.crashes} workers died while they ran it"
-                self._reporter.failed(work, Failure(reason=Reason.WORKER_CRASHED, error=error), service_seconds=None)
-            elif work.deadline_ms <= now_ms:
-                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
-            else:
+            end = self._end_at_once(work, now, now_ms)
+            if end is None:
                 self.lanes.push(work)
+            elif work.assignment.claims.claim(work.offset):
+                # Claimed, so that a hand-over while the outcome is on its way names it.
+                end()
         assignment = batch[0].assignment
         assignment.credit.received(len(batch), cost_bytes(batch))
         self._stats.received[assignment.tier] += len(batch)
         self._raise_credit(assignment.tier)
+
+    def _end_at_once(self, work: Work, now: float, now_ms: int) -> Callable[[], None] | None:
+        """How a request ends that is not to be run; None for one that may wait in its lane."""
+        reporter = self._reporter
+        if work.request is None:
+            return partial(reporter.rejected, work, Reason.UNDECODABLE, str(work.problem))
+        if reporter.is_known(work, now):
+            return partial(reporter.skip_duplicate, work)
+        if work.crashes >= CRASHES_MAX:
+            error = f"{work.crashes} workers died while they ran it"
+            failure = Failure(reason=Reason.WORKER_CRASHED, error=error)
+            return partial(reporter.failed, work, failure, service_seconds=None)
+        if work.deadline_ms <= now_ms:
+            return partial(reporter.expired, work, Reason.DEADLINE_PASSED_WAITING)
+        return None
 
     def take(self) -> Work | None:
         """The request to start now, claimed; None when nothing waits or nothing may start.
@@ -172,7 +184,8 @@ class Dispatcher:
         if now >= self._sweep_at:
             self._sweep_at = now + EXPIRY_SWEEP_SECONDS
             for work in self.lanes.remove_expired(self._clock.wall_ms()):
-                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+                if work.assignment.claims.claim(work.offset):
+                    self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
             self._raise_credits()
         self._release_suspect(now)
         passed = now - self._rate_since

@@ -36,9 +36,8 @@ class HandOvers:
         return sum(len(each.running) for each in self._open)
 
     def add(self, over: HandedOver) -> None:
-        """A partition was let go of while requests of it run."""
+        """A partition was let go of while requests of it run; that they do was said when it was let go of."""
         self._open.append(_Open(over, set(over.running)))
-        self._say(over, NoticeKind.RUNNING, list(over.running))
 
     def step(self, now: float) -> None:
         """Says what ended since the last time, and, every few seconds, what still runs."""

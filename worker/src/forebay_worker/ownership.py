@@ -403,8 +403,8 @@ class Ownership:
             if commit is not None:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))
-        if last and not lost:
-            self._commit_last(last)
+        if not lost:
+            self._say_last(last, handed_over)
         for over in handed_over:
             self._forget(over.assignment)
             if over.running and not lost:
@@ -412,23 +412,42 @@ class Ownership:
         if handed_over:
             log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
 
-    def _commit_last(self, last: dict[PartitionKey, tuple[int, str]]) -> None:
-        refused = self.commits.commit_last(self.consumer, self._clock, last)
-        if not refused:
-            return
+    def _say_last(self, last: dict[PartitionKey, tuple[int, str]], handed_over: list[HandedOver]) -> None:
+        """Commits, and says on the coordination topic what its next owner must find there: what the broker refused of
+        the commit, and what runs on. The latter is in the commit as well, but an earlier owner may have said of the
+        same offsets that it gave them back, and only the order of the notices tells which holds.
+        """
+        refused = self.commits.commit_last(self.consumer, self._clock, last) if last else {}
         notices = [
-            Notice(
-                kind=NoticeKind.LAST_COMMIT,
-                worker=self._peers.worker_id,
-                topic=topic,
-                partition=partition,
-                committed=commit[0],
-                metadata=commit[1],
-            )
-            for (topic, partition), commit in refused.items()
+            self._notice(NoticeKind.LAST_COMMIT, key, committed=commit[0], metadata=commit[1])
+            for key, commit in refused.items()
         ]
-        if not self._peers.tell(notices):
-            log.error("last commit refused and not told; requests may run again", partitions=sorted(refused))
+        notices += [
+            self._notice(NoticeKind.RUNNING, (over.assignment.topic, over.assignment.partition), list(over.running))
+            for over in handed_over
+            if over.running
+        ]
+        if notices and not self._peers.tell(notices):
+            log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
+
+    def _notice(
+        self,
+        kind: NoticeKind,
+        key: PartitionKey,
+        offsets: list[int] | None = None,
+        *,
+        committed: int | None = None,
+        metadata: str | None = None,
+    ) -> Notice:
+        return Notice(
+            kind=kind,
+            worker=self._peers.worker_id,
+            topic=key[0],
+            partition=key[1],
+            offsets=offsets or [],
+            committed=committed,
+            metadata=metadata,
+        )
 
 
 def _named(partitions: list[TopicPartition]) -> list[str]:
