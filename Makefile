@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-unit lint format bench chaos clean
+.PHONY: help bootstrap demo up down test test-unit lint format bench chaos simulate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop
 
 chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend alone for OUTAGE=s; ends with one JSON line
 	@cd tests && ../$(BIN)/python -m chaos $(if $(OUTAGE),--outage-seconds $(OUTAGE),--seed $(or $(SEED),1) --seconds $(or $(SECONDS),300))
+
+simulate: bootstrap ## the worker in SEEDS simulated histories (1000), or SEED=n: one, with all that happened; one JSON line
+	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))
 
 clean: down ## stop the stack and delete what was built
 	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis
