@@ -173,6 +173,12 @@ def test_partitions_added_later_are_read_from_their_first_record(
     ) as reader:
         admin = producer_pool.kafka.admin()
         admin.create_partitions([NewPartitions(topic, 8)])[topic].result(30)
+
+        def all_led() -> bool:
+            partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+            return len(partitions) == 8 and all(one.leader >= 0 for one in partitions.values())
+
+        wait_until("leaders of the new partitions", all_led)
         ids = {f"r{number}" for number in range(100)}
         write_results(producer_pool, *map(result_of, ids))
         seen: set[str] = set()
