@@ -55,7 +55,7 @@ class _HandOver:
 
 
 class Executions:
-    """``attempts_max`` and ``limit``: the workers' settings. ``cuts_metadata``: commits have less room than they need."""
+    """``attempts_max`` and ``limit``: the workers' settings. ``cuts_metadata``: commits lack room."""
 
     def __init__(
         self, *, scheduler: Scheduler, ledger: Ledger, attempts_max: int, limit: int, cuts_metadata: bool

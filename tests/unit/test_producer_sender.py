@@ -30,6 +30,9 @@ class SteppingClock:
     def wall_ms(self) -> int:
         return 1_900_000_000_000
 
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
