@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from chaos.facts import RunError
 from chaos.outage import run_outage
 from chaos.plan import make_plan
 from chaos.report import as_document, details
 from chaos.run import run_plan
+from forebay_schemas.errors import ForebayError
 
 
 def main() -> int:
@@ -33,10 +35,14 @@ def main() -> int:
     logging.getLogger("tests.kafka").propagate = False
     logging.getLogger("forebay.librdkafka").addHandler(logging.NullHandler())
     logging.getLogger("forebay.librdkafka").propagate = False
-    if options.outage_seconds is not None:
-        document = run_outage(seconds=options.outage_seconds, folder=options.folder).as_document()
-    else:
-        document = _run_plan(options)
+    try:
+        if options.outage_seconds is not None:
+            document = run_outage(seconds=options.outage_seconds, folder=options.folder).as_document()
+        else:
+            document = _run_plan(options)
+    except (RunError, ForebayError) as error:
+        print(f"error: the run could not be carried out: {error}", file=sys.stderr)  # noqa: T201 - the command's answer
+        return 1
     for promise in document["broken_promises"]:
         print(f"broken: {promise}", file=sys.stderr)  # noqa: T201 - the command's answer
     print(json.dumps(document))  # noqa: T201 - the command's answer
