@@ -32,6 +32,10 @@ class NoticeKind(StrEnum):
     """The commit that the broker refused while its worker let go of the partition; it holds all the same."""
 
 
+LASTING_KINDS = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED})
+"""What stays true; the others mean something for the length of a lease."""
+
+
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the coordination topic, keyed by the worker's id.
 

@@ -165,7 +165,7 @@ class Assignment:
             self._heed_commit(notice, now)
         else:
             received_to = self.offsets.next_offset or 0
-            self.expect([offset for offset in notice.offsets if offset >= received_to], now)
+            self._expect([offset for offset in notice.offsets if offset >= received_to], now)
             for offset in notice.offsets:
                 if offset in self._handed_over:
                     self._leases[offset] = now + LEASE_SECONDS
@@ -186,10 +186,10 @@ class Assignment:
         for offset, crashes in metadata.waiting + metadata.handed_over:
             if offset not in self._handed_over:
                 self._crashes[offset] = max(crashes, self._crashes.get(offset, 0))
-        self.expect([offset for offset, _ in metadata.handed_over], now)
+        self._expect([offset for offset, _ in metadata.handed_over], now)
 
-    def expect(self, offsets: Iterable[int], now: float) -> None:
-        """Withholds these too: a former owner said on the coordination topic that it runs them."""
+    def _expect(self, offsets: Iterable[int], now: float) -> None:
+        """Withholds these too: a former owner said that it runs them."""
         for offset in offsets:
             if offset in self._handed_over or self.is_finished(offset):
                 continue

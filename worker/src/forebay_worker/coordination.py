@@ -14,7 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind, decode_notice
+from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, decode_notice
 from forebay_worker.work import Record
 
 POLL_SECONDS = 0.05
@@ -23,9 +23,6 @@ LOOK_BACK_MS = 600_000
 
 BROKER_TIMEOUT_SECONDS = 5.0
 TELL_SECONDS_MAX = 1.0
-
-_LASTING = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED})
-"""What stays true; the others mean something for the length of a lease."""
 
 log = structlog.get_logger("forebay.coordination")
 
@@ -127,7 +124,7 @@ class Coordination:
             return
         self._read_to[record.partition()] = record.offset() + 1
         notice = decode_notice(record.value() or b"")
-        if notice is not None and (notice.kind in _LASTING or not self._is_old(record)):
+        if notice is not None and (notice.kind in LASTING_KINDS or not self._is_old(record)):
             self._hear(notice)
 
     def _is_old(self, record: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice
 from forebay_worker.assignment import Assignment
 
 KEPT_SECONDS = 60.0
@@ -30,8 +30,5 @@ class RecentNotices:
         for heard_at, notice in self._notices:
             if (notice.topic, notice.partition) != (assignment.topic, assignment.partition):
                 continue
-            if notice.kind is NoticeKind.RUNNING and heard_at >= now - LEASE_SECONDS:
-                # The hand-over's own commit may have failed; the notice says the same.
-                assignment.expect(notice.offsets, now)
-            if notice.kind is not NoticeKind.LAST_COMMIT or heard_at >= now - LEASE_SECONDS:
+            if notice.kind in LASTING_KINDS or heard_at >= now - LEASE_SECONDS:
                 assignment.heed(notice, now)

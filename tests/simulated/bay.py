@@ -1,0 +1,126 @@
+"""An intake with all around it in memory, step by step. No threads, no I/O."""
+
+from __future__ import annotations
+
+from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.tiers import Tier
+from forebay_worker.commits import COMMIT_SECONDS
+from forebay_worker.credit import Credit
+from forebay_worker.intake import Intake
+from forebay_worker.ownership import HandedOver, Source
+from forebay_worker.work import Work
+from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, ScriptedConsumer
+from simulated.works import POOL, envelope
+
+TIER = Tier.MID
+TOPIC = POOL.requests(TIER)
+P0, P1 = (TOPIC, 0), (TOPIC, 1)
+MANY_BYTES = 1 << 40
+
+
+class ManualCredit(Credit):
+    """Waits by moving the clock."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(capacity_records=1)
+        self._clock = clock
+
+    def wait(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+
+class Bay:
+    """An intake over logs in memory; ``handed``: what it gave to dispatch, ``handed_over``: what it let go of.
+
+    It reads one tier's requests, or, with ``delays_seconds``, its retries of these delays.
+    """
+
+    def __init__(
+        self, *, capacity: int = 1_000_000, capacity_bytes: int = MANY_BYTES, delays_seconds: tuple[int, ...] = (0,)
+    ) -> None:
+        self.clock = ManualClock()
+        self.consumer = ScriptedConsumer(clock=self.clock)
+        self.peers = MemoryPeers()
+        self.credit = ManualCredit(self.clock)
+        self.allow(capacity, total_bytes=capacity_bytes)
+        self.sources = [
+            Source(
+                topic=POOL.retry(TIER, delay) if delay else TOPIC,
+                tier=TIER,
+                retry_delay_seconds=delay,
+                credit=self.credit,
+            )
+            for delay in delays_seconds
+        ]
+        self.handed: list[Work] = []
+        self.handed_over: list[HandedOver] = []
+        self.intake = self.start()
+
+    def start(self) -> Intake:
+        return Intake(
+            name="mid",
+            make_consumer=self.consumer.connect,
+            sources=self.sources,
+            codec=JsonCodec(),
+            clock=self.clock,
+            deliver=self.handed.extend,
+            hand_over=self.handed_over.append,
+            peers=self.peers,
+        )
+
+    def allow(self, total: int, *, capacity: int | None = None, total_bytes: int = MANY_BYTES) -> None:
+        """Lets it hand over so many in all since the start."""
+        self.credit.allow(total, total_bytes, capacity_records=capacity or total, capacity_bytes=MANY_BYTES)
+
+    def fill(self, key: Key, *offsets: int) -> None:
+        for offset in offsets:
+            self.consumer.append(
+                MemoryRecord(
+                    topic_name=key[0],
+                    partition_number=key[1],
+                    offset_number=offset,
+                    value_bytes=envelope(f"{key[1]}-{offset}"),
+                )
+            )
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.intake.step()
+
+    def offsets(self, key: Key = P0) -> list[int]:
+        """What was handed over of a partition, in order."""
+        return [work.offset for work in self.handed if _key_of(work) == key]
+
+    def finish(self, *offsets: int, key: Key = P0) -> None:
+        """The outcomes of these were delivered."""
+        for offset in offsets:
+            work = next(each for each in reversed(self.handed) if (_key_of(each), each.offset) == (key, offset))
+            work.assignment.done.append(offset)
+
+    def assigned(self) -> list[int]:
+        return self.intake.assigned.get(TOPIC, [])
+
+    def is_paused(self, key: Key = P0) -> bool:
+        return self.consumer.log_of(key).paused
+
+    def settle(self) -> None:
+        """Long enough for a commit to be made and answered."""
+        self.clock.advance(COMMIT_SECONDS)
+        self.step(2)
+
+    def committed(self, key: Key = P0) -> int | None:
+        return self.consumer.committed_by_group[key][0] if key in self.consumer.committed_by_group else None
+
+
+def _key_of(work: Work) -> Key:
+    return work.assignment.topic, work.assignment.partition
+
+
+def bay_with(*offsets: int, key: Key = P0) -> Bay:
+    """A bay that has taken these records."""
+    bay = Bay()
+    bay.fill(key, *offsets)
+    bay.consumer.assign(key)
+    bay.step(2)
+    assert bay.offsets(key) == list(offsets)
+    return bay

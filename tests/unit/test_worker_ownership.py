@@ -1,0 +1,368 @@
+"""Partitions that come and go: what is heard before one is read, what is said when one is let go of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
+
+from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
+from forebay_worker import ownership as ownership_module
+from forebay_worker.commits import LAST_COMMIT_SECONDS_MAX
+from forebay_worker.notices import KEPT_SECONDS
+from forebay_worker.ownership import LISTEN_SECONDS_MAX
+from simulated.bay import P0, P1, TOPIC, Bay, bay_with
+
+RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
+GONE = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+REBALANCING = KafkaError(KafkaError.ILLEGAL_GENERATION)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+def says(kind: NoticeKind, *offsets: int) -> Notice:
+    """What another worker says of partition 0."""
+    return Notice(kind=kind, worker="other", topic=TOPIC, partition=0, offsets=list(offsets))
+
+
+def last_commit(committed: int, metadata: CommitMetadata) -> Notice:
+    return Notice(
+        kind=NoticeKind.LAST_COMMIT,
+        worker="other",
+        topic=TOPIC,
+        partition=0,
+        committed=committed,
+        metadata=encode_metadata(committed, metadata),
+    )
+
+
+def bay_before_assignment(*, committed: int = 0, metadata: CommitMetadata, records: int = 5) -> Bay:
+    """A bay that is about to be assigned a partition with this commit."""
+    bay = Bay()
+    bay.fill(P0, *range(records))
+    bay.consumer.committed_by_group[P0] = (committed, encode_metadata(committed, metadata))
+    bay.consumer.assign(P0)
+    return bay
+
+
+# Before a partition is read, all that was said of it is heard
+
+
+def test_a_partition_is_not_read_before_all_is_heard_that_was_said_until_it_was_assigned() -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = bay.clock.monotonic() - 0.1
+    bay.step(5)
+    assert bay.offsets() == []
+    assert bay.is_paused()
+    wanted = bay.peers.wanted_until
+    assert wanted is not None, "it asks to be told how far it has heard"
+    bay.peers.heard_until = wanted - 0.001
+    bay.step(2)
+    assert bay.offsets() == []
+    bay.peers.heard_until = wanted
+    bay.step()
+    assert bay.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_what_is_heard_while_a_partition_opens_counts() -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = 0.0
+    bay.step(2)
+    bay.intake.heard.append(last_commit(2, CommitMetadata(finished=((3, 1),), handed_over=((2, 0),))))
+    bay.peers.heard_until = bay.clock.monotonic()
+    bay.step(3)
+    assert bay.offsets() == [4]
+    assert bay.intake.held_records == 1
+
+
+def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
+    """The coordination topic has no leader, say: nothing may wait for it for ever."""
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = 0.0
+    bay.step()
+    bay.clock.advance(LISTEN_SECONDS_MAX - 1.0)
+    bay.step()
+    assert bay.offsets() == []
+    bay.clock.advance(1.0)
+    bay.step()
+    assert bay.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_one_partition_that_opens_holds_up_no_other() -> None:
+    bay = bay_with(0, key=P1)
+    bay.peers.heard_until = bay.clock.monotonic()
+    bay.clock.advance(1.0)
+    bay.fill(P0, 0)
+    bay.fill(P1, 1)
+    bay.consumer.assign(P0)
+    bay.step(3)
+    assert bay.offsets(P0) == []
+    assert bay.offsets(P1) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "notices", "runs"),
+    [
+        pytest.param(0, [says(FINISHED, 1)], [0, 2], id="finished"),
+        pytest.param(KEPT_SECONDS, [says(FINISHED, 1)], [0, 2], id="finished a minute ago"),
+        pytest.param(KEPT_SECONDS + 1, [says(FINISHED, 1)], [0, 1, 2], id="finished too long ago to be remembered"),
+        pytest.param(0, [last_commit(2, CommitMetadata())], [2], id="a last commit"),
+        pytest.param(LEASE_SECONDS + 1, [last_commit(2, CommitMetadata())], [0, 1, 2], id="one that is too old"),
+        pytest.param(0, [says(RUNNING, 1)], [0, 2], id="still runs"),
+        pytest.param(LEASE_SECONDS + 1, [says(RUNNING, 1)], [0, 1, 2], id="ran, and is silent since"),
+        pytest.param(0, [says(RUNNING, 1), says(RELEASED, 1)], [0, 1, 2], id="given back"),
+        pytest.param(0, [says(RUNNING, 1), says(FINISHED, 1)], [0, 2], id="ran and finished"),
+    ],
+)
+def test_what_was_heard_before_the_assignment_is_not_forgotten(
+    seconds_ago: float, notices: list[Notice], runs: list[int]
+) -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata(), records=3)
+    bay.intake.heard.extend(notices)
+    bay.consumer._during_poll.clear()
+    bay.step()
+    bay.clock.advance(seconds_ago - 0.2)
+    bay.intake.heard.append(Notice(kind=FINISHED, worker="other", topic="another", partition=0, offsets=[2]))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert sorted(bay.offsets()) == runs
+
+
+# What was handed over waits
+
+
+def handed_over_bay() -> Bay:
+    """Offset 1 was handed over after a crash, 3 without one."""
+    bay = bay_before_assignment(metadata=CommitMetadata(handed_over=((1, 1), (3, 0))))
+    bay.step(2)
+    assert bay.offsets() == [0, 2, 4]
+    assert bay.intake.held_records == 2
+    return bay
+
+
+def test_what_a_former_owner_finishes_is_never_run_here_and_is_committed() -> None:
+    bay = handed_over_bay()
+    bay.finish(0, 2, 4)
+    bay.intake.heard.append(says(FINISHED, 1, 3))
+    bay.settle()
+    assert bay.offsets() == [0, 2, 4]
+    assert bay.committed() == 5
+    assert bay.intake.held_records == 0
+
+
+def test_what_a_former_owner_gives_back_runs_here_at_once() -> None:
+    bay = handed_over_bay()
+    bay.intake.heard.append(says(RELEASED, 1))
+    bay.step()
+    assert bay.offsets() == [0, 2, 4, 1]
+    assert bay.handed[-1].crashes == 1, "nobody died of it meanwhile"
+
+
+def test_what_a_silent_former_owner_ran_runs_here_with_one_more_crash() -> None:
+    bay = handed_over_bay()
+    bay.clock.advance(5.0)
+    bay.intake.heard.append(says(RUNNING, 3))
+    bay.step()
+    bay.clock.advance(LEASE_SECONDS - 5.0)
+    bay.step()
+    assert bay.offsets() == [0, 2, 4, 1]
+    assert bay.handed[-1].crashes == 2
+    bay.clock.advance(5.0)
+    bay.step()
+    assert bay.offsets() == [0, 2, 4, 1, 3]
+    assert bay.handed[-1].crashes == 1
+
+
+def test_what_waits_for_a_former_owner_is_dropped_when_the_partition_goes_again() -> None:
+    bay = handed_over_bay()
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.intake.held_records == 0
+    offset, text = bay.consumer.committed_by_group[P0]
+    read = decode_metadata(offset, text)
+    assert read is not None
+    assert read.handed_over == ((1, 1), (3, 0)), "its next owner waits too"
+    bay.clock.advance(LEASE_SECONDS)
+    bay.step()
+    assert bay.offsets() == [0, 2, 4]
+
+
+def test_a_crash_found_in_the_commit_is_counted() -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),), waiting=((2, 1),)))
+    bay.step(2)
+    assert [work.crashes for work in bay.handed] == [0, 1, 1, 0, 0]
+
+
+# Letting go
+
+
+def test_a_lost_partition_is_not_handed_over_and_its_requests_know_it() -> None:
+    """Its new owner runs what runs here: nobody could tell it in time."""
+    bay = bay_with(0, 1)
+    bay.handed[0].assignment.claims.claim(0)
+    bay.consumer.lose(P0)
+    bay.step()
+    assert bay.handed_over == []
+    assert bay.peers.told == []
+    assert bay.handed[0].assignment.lost
+
+
+def test_a_revoked_partition_of_which_nothing_runs_is_not_handed_over() -> None:
+    bay = bay_with(0, 1)
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.handed_over == []
+    assert not bay.handed[0].assignment.lost
+
+
+def test_a_worker_that_leaves_hands_over_what_runs() -> None:
+    bay = bay_with(0, 1, 2)
+    bay.handed[1].assignment.claims.claim(1)
+    bay.finish(0)
+    bay.intake.close()
+    assert bay.consumer.closed
+    assert bay.committed() == 1
+    [over] = bay.handed_over
+    assert (over.assignment, over.running) == (bay.handed[0].assignment, (1,))
+
+
+def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
+    bay = bay_with(0, 1, 2)
+    bay.handed[1].assignment.claims.claim(1)
+    bay.finish(0, 2)
+    bay.consumer.commit_error = GONE
+    bay.consumer.revoke(P0)
+    bay.step()
+    notice, running = bay.peers.told
+    assert (running.kind, running.offsets) == (RUNNING, [1])
+    assert (notice.kind, notice.worker, notice.topic, notice.partition) == (
+        NoticeKind.LAST_COMMIT,
+        bay.peers.worker_id,
+        TOPIC,
+        0,
+    )
+    assert notice.committed == 1
+    assert decode_metadata(1, notice.metadata) == CommitMetadata(finished=((2, 1),), handed_over=((1, 0),))
+    assert len(bay.handed_over) == 1
+
+
+def test_only_the_partitions_whose_last_commit_is_refused_are_told() -> None:
+    bay = bay_with(0, 1)
+    bay.fill(P1, 0, 1)
+    bay.consumer.assign(P1)
+    bay.step(2)
+    bay.consumer.commit_partition_errors[P1] = GONE
+    bay.consumer.revoke(P0, P1)
+    bay.step()
+    assert [notice.partition for notice in bay.peers.told] == [1]
+    assert bay.committed(P0) == 0
+
+
+def test_a_last_commit_that_is_taken_is_not_told() -> None:
+    bay = bay_with(0)
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.peers.told == []
+
+
+def test_what_runs_on_is_said_before_the_partition_is_let_go_of() -> None:
+    """Its commit says so too, but only the order of notices tells it from what an earlier owner said of the same."""
+    bay = bay_with(0, 1)
+    bay.handed[1].assignment.claims.claim(1)
+    bay.consumer.revoke(P0)
+    bay.step()
+    [notice] = bay.peers.told
+    assert (notice.kind, notice.partition, notice.offsets) == (RUNNING, 0, [1])
+
+
+def test_a_last_commit_in_the_middle_of_a_rebalance_is_made_again_for_half_a_second() -> None:
+    """The broker refuses it until the client has heard of the new generation, in the background."""
+    bay = bay_with(0, 1)
+    bay.finish(0)
+    bay.consumer.commit_error = REBALANCING
+    began = bay.clock.monotonic()
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert LAST_COMMIT_SECONDS_MAX <= bay.clock.monotonic() - began < 1.0, "it lets go within a second all the same"
+    last_ones = [offsets for offsets, asynchronous in bay.consumer.commits if not asynchronous]
+    assert len(last_ones) > 3
+    assert len(bay.peers.told) == 1
+
+
+def test_another_error_of_a_last_commit_does_not_pass_by_waiting() -> None:
+    bay = bay_with(0)
+    bay.consumer.commit_error = GONE
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert len([offsets for offsets, asynchronous in bay.consumer.commits if not asynchronous]) == 1
+
+
+def test_what_was_told_but_may_not_be_durable_still_lets_go() -> None:
+    bay = bay_with(0)
+    bay.handed[0].assignment.claims.claim(0)
+    bay.consumer.commit_error = GONE
+    bay.peers.can_be_told = False
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.assigned() == []
+    assert len(bay.handed_over) == 1
+
+
+def test_a_partition_that_comes_back_begins_with_what_was_told_when_it_went() -> None:
+    """This worker's own notices reach it like those of others."""
+    bay = bay_with(0, 1, 2)
+    bay.handed[1].assignment.claims.claim(1)
+    bay.finish(0, 2)
+    bay.consumer.commit_error = GONE
+    bay.consumer.revoke(P0)
+    bay.step()
+    bay.consumer.commit_error = None
+    bay.intake.heard.extend(bay.peers.told)
+    bay.consumer.assign(P0)
+    bay.step(3)
+    assert bay.offsets() == [0, 1, 2], "1 still runs here, for its former assignment"
+    assert bay.intake.held_records == 1
+
+
+# Which partitions are read
+
+
+def test_a_partition_whose_outcomes_are_refused_stops_and_says_so_and_others_go_on() -> None:
+    bay = bay_with(0)
+    bay.fill(P1, 0)
+    bay.consumer.assign(P1)
+    bay.step(2)
+    bay.handed[0].assignment.refused = "results: no permission"
+    bay.fill(P0, 1)
+    bay.fill(P1, 1)
+    bay.step(2)
+    assert (bay.offsets(P0), bay.offsets(P1)) == ([0], [0, 1])
+    assert bay.intake.troubles == [f"{TOPIC}/0: outcomes are refused: results: no permission"]
+    bay.handed[0].assignment.refused = None
+    bay.step(2)
+    assert bay.offsets(P0) == [0, 1]
+    assert bay.intake.troubles == []
+
+
+def test_a_partition_whose_commit_a_former_owner_left_full_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading on is all that makes the commit smaller: paused it would stay full for ever."""
+    monkeypatch.setattr(ownership_module, "METADATA_BYTES_NEARLY_FULL", 300)
+    rng = random.Random(1)
+    finished = runs_of(sorted(rng.sample(range(1, 3_000), 1_000)))
+    bay = bay_before_assignment(metadata=CommitMetadata(finished=finished), records=3_000)
+    bay.step(2)
+    bay.settle()
+    assert bay.intake.commits.metadata_bytes(P0) > 300
+    for _ in range(10):
+        for work in bay.handed:
+            work.assignment.done.append(work.offset)
+        bay.settle()
+    assert bay.committed() == 3_000
