@@ -95,7 +95,7 @@ def test_a_request_that_breaks_the_backend_each_time_is_not_tried_for_ever(
 ) -> None:
     with running_engine() as engine:
         engine.faults({"kind": "cut", "where": "before", "match": "poison"})
-        new_worker(pool, backend_url=engine.url, limit_max=2)
+        new_worker(pool, backend_url=engine.url, limit_max=2, max_retries=0)
         enough = threading.Event()
 
         def send() -> None:
