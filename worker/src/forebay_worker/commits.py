@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_worker.assignment import Assignment
-
-if TYPE_CHECKING:
-    from forebay_worker.ownership import KafkaConsumer
+from forebay_worker.ports import KafkaConsumer
 
 COMMIT_SECONDS = 0.2
 ANSWER_SECONDS_MAX = 10.0

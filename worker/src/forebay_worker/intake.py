@@ -23,7 +23,8 @@ from forebay_worker.commits import Commits
 from forebay_worker.credit import Credit
 from forebay_worker.held import Held
 from forebay_worker.lanes import cost_bytes
-from forebay_worker.ownership import HandedOver, KafkaConsumer, OnCommit, Ownership, Peers, Source
+from forebay_worker.ownership import HandedOver, Ownership, Source
+from forebay_worker.ports import KafkaConsumer, OnCommit, Peers
 from forebay_worker.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice, NoticeKind
@@ -19,6 +19,7 @@ from forebay_worker.assignment import Assignment
 from forebay_worker.commits import Commits, PartitionKey
 from forebay_worker.credit import Credit
 from forebay_worker.notices import RecentNotices
+from forebay_worker.ports import KafkaConsumer, OnCommit, Peers
 from forebay_worker.work import Record
 
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
@@ -30,24 +31,6 @@ ASK_AGAIN_SECONDS = 0.5
 LISTEN_SECONDS_MAX = 10.0
 
 log = structlog.get_logger("forebay.ownership")
-
-OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
-
-
-class KafkaConsumer(Protocol):
-    """What is used of confluent-kafka's Consumer; the simulated broker gives the same."""
-
-    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None: ...
-    def poll(self, timeout: float) -> Record | None: ...
-    def consume(self, num_messages: int, timeout: float) -> list[Record]: ...
-    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
-    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
-    def pause(self, partitions: list[TopicPartition]) -> None: ...
-    def resume(self, partitions: list[TopicPartition]) -> None: ...
-    def seek(self, partition: TopicPartition) -> None: ...
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,28 +49,6 @@ class HandedOver:
 
     assignment: Assignment
     running: tuple[int, ...]
-
-
-class Peers(Protocol):
-    """The other workers, as an intake sees them."""
-
-    @property
-    def worker_id(self) -> str:
-        """This worker's own id."""
-        ...
-
-    @property
-    def heard_until(self) -> float:
-        """All that was said before this moment (monotonic seconds) has been heard."""
-        ...
-
-    def listen_until(self, now: float) -> None:
-        """Asks for `heard_until` to reach ``now``."""
-        ...
-
-    def tell(self, notices: list[Notice]) -> bool:
-        """Says something and waits until it is durable, a second at most. False: it may not be."""
-        ...
 
 
 class Ownership:

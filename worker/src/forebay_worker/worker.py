@@ -42,8 +42,9 @@ from forebay_worker.intake import Intake
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
-from forebay_worker.ownership import HandedOver, KafkaConsumer, OnCommit, Source
+from forebay_worker.ownership import HandedOver, Source
 from forebay_worker.pacing import FixedLimit
+from forebay_worker.ports import KafkaConsumer, OnCommit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.work import Work
 
@@ -196,7 +197,9 @@ class Worker:
         return cast(KafkaConsumer, create_client(Consumer, {**config, "on_commit": on_commit}))
 
     def _make_reader(self) -> Consumer:
-        return create_client(Consumer, reader_config(self._connection, client_id=self._settings.worker_id))
+        config = reader_config(self._connection, client_id=self._settings.worker_id)
+        # Retention has passed the position of a process that stood still: what is left starts later.
+        return create_client(Consumer, config | {"auto.offset.reset": "earliest"})
 
     def _hear(self, notice: Notice) -> None:
         for intake in self._intakes.values():
