@@ -50,8 +50,9 @@ def test_a_drained_worker_leaves_nothing_to_do_twice(
         assert {one.outcome for one in read_executions(log_path)} == {"completed"}
         covered = commits.covered(pool.accepted)
         assert covered <= done_by_first
-        # What ended after the partitions were let go of is told to the next owner on the coordination topic.
-        assert len(done_by_first - covered) <= LIMIT
+        # What ran when the partitions were let go of, or was on its way to the results then, is told to the next owner
+        # on the coordination topic.
+        assert len(done_by_first - covered) <= 2 * LIMIT
 
         new_worker(pool, backend_url=engine.url, limit_max=LIMIT)
         results = pool.results(pool.accepted)
