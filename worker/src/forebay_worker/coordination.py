@@ -18,6 +18,7 @@ from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, d
 from forebay_worker.work import Record
 
 POLL_SECONDS = 0.05
+AGAIN_SECONDS = 0.2
 LOOK_BACK_MS = 600_000
 """As far as the topic reaches: a worker that starts minutes after the last one has gone must still hear what ended."""
 
@@ -64,8 +65,8 @@ class Coordination:
         self._clock = clock
         self._hear = hear
         self._send = send
-        self._assigned = False
-        self._read_to: list[int] = []
+        self._is_assigned = False
+        self._read_to: list[int] | None = None
         self._first_ends: list[int] = []
         self._wanted_until = float("-inf")
         self._ends: list[int] | None = None
@@ -74,10 +75,11 @@ class Coordination:
         self.heartbeat = clock.monotonic()
 
     def step(self) -> None:
-        """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again."""
+        """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again, and what was
+        freed unseen is read again."""
         now = self.heartbeat = self._clock.monotonic()
         try:
-            if not self._assigned:
+            if not self._is_assigned:
                 self._assign()
             if self._ends is None and self._wanted_until > self.heard_until:
                 self._ends, self._asked_at = self._end_offsets(), now
@@ -86,11 +88,12 @@ class Coordination:
                 self._pass_on(record)
             if self._ends is not None and self._has_reached(self._ends):
                 self.heard_until, self._ends = self._asked_at, None
-        except KafkaException as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
             log.warning("coordination not read; trying again", error=str(error))
             self._ends = None
+            self._is_assigned = False
             self._refresh_leaders()
-            self._clock.sleep(POLL_SECONDS)
+            self._clock.sleep(AGAIN_SECONDS)
 
     def listen_until(self, now: float) -> None:
         """Asks for `heard_until` to reach ``now``: the end of the topic is looked up and read up to."""
@@ -120,8 +123,8 @@ class Coordination:
     def _pass_on(self, record: Record) -> None:
         failure: KafkaError | None = record.error()
         if failure is not None:
-            log.warning("the client reports", topic=record.topic(), error=failure.str())
-            return
+            raise KafkaException(failure)  # it can stand where records were
+        assert self._read_to is not None
         self._read_to[record.partition()] = record.offset() + 1
         notice = decode_notice(record.value() or b"")
         if notice is not None and (notice.kind in LASTING_KINDS or not self._is_old(record)):
@@ -133,18 +136,23 @@ class Coordination:
         return record.offset() < self._first_ends[record.partition()] and age_ms > LEASE_SECONDS * 1000
 
     def _assign(self) -> None:
+        """Reads on where it was, or, to begin with, from as far back as means something."""
+        if self._read_to is None:
+            self._read_to = self._starts()
+        starts = zip(self._partitions, self._read_to, strict=True)
+        self._consumer.assign([TopicPartition(each.topic, each.partition, start) for each, start in starts])
+        self._is_assigned = True
+
+    def _starts(self) -> list[int]:
         since = self._clock.wall_ms() - LOOK_BACK_MS
         wanted = [TopicPartition(each.topic, each.partition, since) for each in self._partitions]
         found = self._consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
         ends = self._first_ends = self._end_offsets()
-        self._read_to = [each.offset if each.offset >= 0 else end for each, end in zip(found, ends, strict=True)]
-        self._consumer.assign(
-            [
-                TopicPartition(each.topic, each.partition, start)
-                for each, start in zip(self._partitions, self._read_to, strict=True)
-            ]
-        )
-        self._assigned = True
+        # Where nothing is as young as that, the client says so by an offset that is none.
+        return [each.offset if each.offset >= 0 else end for each, end in zip(found, ends, strict=True)]
 
     def _refresh_leaders(self) -> None:
         """Asking for offsets goes on at a leader that is gone (librdkafka 2.16, seen) until metadata is asked for."""
@@ -157,4 +165,5 @@ class Coordination:
         ]
 
     def _has_reached(self, ends: list[int]) -> bool:
+        assert self._read_to is not None
         return all(read_to >= end for read_to, end in zip(self._read_to, ends, strict=True))

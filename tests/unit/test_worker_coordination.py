@@ -1,0 +1,378 @@
+"""The coordination topic: what is passed on, when all that was said until a moment has been heard, and what is said."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from structlog.testing import capture_logs
+
+from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind, encode_notice
+from forebay_worker import coordination as coordination_module
+from forebay_worker.coordination import LOOK_BACK_MS, Coordination
+from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
+from simulated.works import POOL
+
+TOPIC = POOL.coordination
+RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with capture_logs():
+        yield
+
+
+class MemoryTopic:
+    """A topic in memory and one follower of it, with the interface of confluent-kafka's Consumer."""
+
+    def __init__(self, *, clock: ManualClock, partitions: int) -> None:
+        self.logs: list[list[MemoryRecord]] = [[] for _ in range(partitions)]
+        self.failing: deque[Exception] = deque()
+        self.poll_failing: deque[Exception | KafkaError] = deque()
+        self.partition_error: KafkaError | None = None
+        self.metadata_asked = 0
+        self.closed = False
+        self._clock = clock
+        self._positions: list[int] | None = None
+
+    def append(self, notice: Notice | bytes | None, *, partition: int = 0) -> None:
+        log = self.logs[partition]
+        log.append(
+            MemoryRecord(
+                topic_name=TOPIC,
+                partition_number=partition,
+                offset_number=len(log),
+                value_bytes=encode_notice(notice) if isinstance(notice, Notice) else notice,
+                timestamp_ms=self._clock.wall_ms(),
+            )
+        )
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        assert [each.partition for each in partitions] == list(range(len(self.logs)))
+        assert all(each.offset >= 0 for each in partitions)
+        self._positions = [each.offset for each in partitions]
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self._ask(timeout)
+        found = []
+        for each in partitions:
+            log = self.logs[each.partition]
+            offset = next((record.offset() for record in log if record.timestamp()[1] >= each.offset), -1)
+            found.append(PartitionAnswer(each.topic, each.partition, offset, error=self.partition_error))
+        return found  # type: ignore[return-value] # only confluent-kafka can set the error of its own
+
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        self._ask(timeout)
+        return 0, len(self.logs[partition.partition])
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        assert topic == TOPIC
+        assert timeout > 0
+        self.metadata_asked += 1
+
+    def poll(self, timeout: float) -> MemoryRecord | None:
+        assert self._positions is not None, "polled before it was assigned"
+        for partition, log in enumerate(self.logs):
+            position = self._positions[partition]
+            if position < len(log):
+                self._positions[partition] += 1
+                failing = self.poll_failing.popleft() if self.poll_failing else None
+                if isinstance(failing, Exception):
+                    raise failing
+                if failing is not None:
+                    return MemoryRecord(topic_name=TOPIC, partition_number=partition, failure=failing)
+                return log[position]
+        self._clock.advance(timeout)
+        return None
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _ask(self, timeout: float) -> None:
+        assert timeout > 0
+        if self.failing:
+            raise self.failing.popleft()
+
+
+class Post:
+    """A coordination over a topic in memory; ``heard`` are the notices it passed on."""
+
+    def __init__(self, *, partitions: int = 1) -> None:
+        self.clock = ManualClock()
+        self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
+        self.heard: list[Notice] = []
+        self.sent: list[tuple[Notice, Callable[[bool], None]]] = []
+        self.coordination = Coordination(
+            consumer=self.topic,
+            topic=TOPIC,
+            partitions=partitions,
+            worker_id="w-1",
+            clock=self.clock,
+            hear=self.heard.append,
+            send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
+        )
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.coordination.step()
+
+    def offsets(self) -> list[int]:
+        """Those that the heard notices speak of."""
+        return [offset for notice in self.heard for offset in notice.offsets]
+
+    def has_heard_until(self, moment: float) -> bool:
+        return self.coordination.heard_until >= moment
+
+
+def says(kind: NoticeKind, *offsets: int) -> Notice:
+    return Notice(kind=kind, worker="other", topic="t", partition=0, offsets=list(offsets))
+
+
+# What is passed on
+
+
+def test_every_notice_is_passed_on_once_in_order() -> None:
+    post = Post()
+    post.step()
+    for offset in range(3):
+        post.topic.append(says(FINISHED, offset))
+    post.step(5)
+    assert post.offsets() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff", b"{}", b'{"kind": "rate", "worker": "w"}', b"[" * 10_000])
+def test_what_is_no_notice_is_passed_over(value: bytes | None) -> None:
+    post = Post()
+    post.topic.append(value)
+    post.topic.append(says(FINISHED, 1))
+    post.step(4)
+    assert post.offsets() == [1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds_before", "is_heard"),
+    [
+        (FINISHED, LEASE_SECONDS + 60, True),
+        (RELEASED, LEASE_SECONDS + 60, True),
+        (FINISHED, LOOK_BACK_MS / 1000 + 1, False),
+        (RUNNING, LEASE_SECONDS - 1, True),
+        (RUNNING, LEASE_SECONDS + 1, False),
+        (NoticeKind.LAST_COMMIT, LEASE_SECONDS - 1, True),
+        (NoticeKind.LAST_COMMIT, LEASE_SECONDS + 1, False),
+    ],
+)
+def test_what_was_said_before_this_worker_began_counts_as_long_as_it_means_something(
+    kind: NoticeKind, seconds_before: float, is_heard: bool
+) -> None:
+    post = Post()
+    post.topic.append(says(kind, 7))
+    post.clock.advance(seconds_before)
+    post.step(3)
+    assert post.offsets() == ([7] if is_heard else [])
+
+
+def test_what_is_said_while_it_listens_is_passed_on_however_late_it_comes() -> None:
+    """Clocks differ: that a record looks old says nothing when it has just come."""
+    post = Post()
+    post.step()
+    post.topic.append(says(RUNNING, 7))
+    post.clock.advance(LEASE_SECONDS + 60)
+    post.step(2)
+    assert post.offsets() == [7]
+
+
+# Heard until
+
+
+def test_a_moment_is_heard_only_after_the_end_that_was_asked_for_was_read() -> None:
+    post = Post(partitions=2)
+    post.step()
+    moment = post.clock.monotonic()
+    for offset in range(3):
+        post.topic.append(says(FINISHED, offset), partition=offset % 2)
+    post.coordination.listen_until(moment)
+    for heard in (1, 2):
+        post.step()
+        assert len(post.heard) == heard
+        assert not post.has_heard_until(moment)
+    post.step()
+    assert len(post.heard) == 3
+    assert post.has_heard_until(moment)
+
+
+def test_nothing_is_heard_until_a_moment_that_nobody_asked_for() -> None:
+    post = Post()
+    post.step(3)
+    assert not post.has_heard_until(0.0)
+
+
+def test_an_empty_topic_is_heard_at_once() -> None:
+    post = Post()
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.step()
+    assert post.has_heard_until(moment)
+
+
+def test_what_comes_after_the_end_was_asked_for_does_not_hold_it_up() -> None:
+    post = Post()
+    post.step()
+    moment = post.clock.monotonic()
+    post.topic.append(says(FINISHED, 0))
+    post.topic.append(says(FINISHED, 1))
+    post.coordination.listen_until(moment)
+    post.step()
+    for offset in range(2, 50):
+        post.topic.append(says(FINISHED, offset))
+    post.step()
+    assert post.has_heard_until(moment)
+
+
+def test_a_later_moment_is_asked_for_anew() -> None:
+    """What was said between the two must not be taken for heard by way of the first end."""
+    post = Post()
+    post.topic.append(says(FINISHED, 0))
+    first = post.clock.monotonic()
+    post.coordination.listen_until(first)
+    post.topic.append(says(FINISHED, 1))
+    post.step()
+    post.clock.advance(1.0)
+    second = post.clock.monotonic()
+    post.topic.append(says(FINISHED, 2))
+    post.coordination.listen_until(second)
+    post.coordination.listen_until(first)
+    post.step()
+    assert (post.has_heard_until(first), post.has_heard_until(second)) == (True, False)
+    post.step(2)
+    assert post.has_heard_until(second)
+    assert post.offsets() == [0, 1, 2]
+
+
+# What fails is tried again
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_it_begins_where_it_should_although_asking_fails_first(failures: int) -> None:
+    post = Post()
+    post.topic.append(says(FINISHED, 0))
+    post.topic.failing.extend([TIMED_OUT] * failures)
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.step(failures)
+    assert not post.has_heard_until(moment)
+    assert post.topic.metadata_asked == failures, "the leader may be another one now"
+    post.step(3)
+    assert post.has_heard_until(moment)
+    assert post.offsets() == [0]
+
+
+def test_a_partition_that_cannot_say_where_to_begin_is_asked_again() -> None:
+    """Beginning at its end would pass over what was said just before."""
+    post = Post()
+    post.topic.append(says(FINISHED, 0))
+    post.topic.partition_error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
+    post.step(2)
+    post.topic.partition_error = None
+    post.step(3)
+    assert post.offsets() == [0]
+
+
+def test_an_end_that_cannot_be_asked_for_is_asked_for_again() -> None:
+    post = Post()
+    post.step()
+    post.topic.append(says(FINISHED, 0))
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.topic.failing.append(TIMED_OUT)
+    post.step()
+    assert not post.has_heard_until(moment)
+    post.step(3)
+    assert post.has_heard_until(moment)
+    assert post.offsets() == [0]
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        TIMED_OUT,
+        SystemError("returned a result with an exception set"),
+        KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED),
+        KafkaError(KafkaError._TRANSPORT),
+    ],
+    ids=["an exception of the client", "an odd exception", "an error event", "a broken connection"],
+)
+def test_a_notice_that_the_client_frees_unseen_is_read_again_and_no_other_twice(
+    failing: Exception | KafkaError,
+) -> None:
+    post = Post(partitions=2)
+    post.step()
+    post.topic.append(says(FINISHED, 0))
+    post.step()
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    for offset in (1, 2):
+        post.topic.append(says(FINISHED, offset))
+    post.topic.poll_failing.append(failing)
+    post.step()
+    assert not post.has_heard_until(moment)
+    post.step(5)
+    assert post.offsets() == [0, 1, 2]
+    assert post.has_heard_until(moment)
+
+
+def test_an_error_that_repeats_does_not_turn_hot() -> None:
+    post = Post()
+    post.topic.failing.extend([TIMED_OUT] * 1_000)
+    began = post.clock.monotonic()
+    post.step(10)
+    assert post.clock.monotonic() - began >= 1.0
+    assert post.coordination.heartbeat >= began, "it is alive all the same"
+
+
+def test_closing_closes_the_client() -> None:
+    post = Post()
+    post.coordination.close()
+    assert post.topic.closed
+
+
+# What is said
+
+
+def tell_in_background(post: Post, notices: list[Notice]) -> tuple[threading.Thread, list[bool]]:
+    told: list[bool] = []
+    teller = threading.Thread(target=lambda: told.append(post.coordination.tell(notices)))
+    teller.start()
+    while len(post.sent) < len(notices):
+        pass
+    return teller, told
+
+
+@pytest.mark.parametrize(("delivered", "is_told"), [([True, True], True), ([True, False], False)])
+def test_telling_waits_for_every_delivery(
+    delivered: list[bool], is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination_module, "TELL_SECONDS_MAX", 60.0)
+    post = Post()
+    notices = [says(RUNNING, 1), says(RUNNING, 2)]
+    teller, told = tell_in_background(post, notices)
+    assert [notice for notice, _ in post.sent] == notices
+    assert told == []
+    for (_, on_delivery), success in zip(post.sent, delivered, strict=True):
+        on_delivery(success)
+    teller.join(60)
+    assert told == [is_told]
+
+
+def test_telling_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands between a rebalance and its end."""
+    monkeypatch.setattr(coordination_module, "TELL_SECONDS_MAX", 0.05)
+    assert not Post().coordination.tell([says(RUNNING, 1)])
+
+
+def test_telling_nothing_is_done_at_once() -> None:
+    assert Post().coordination.tell([])
