@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice
+import msgspec
+
+from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, NoticeKind
 from forebay_worker.assignment import Assignment
 
 KEPT_SECONDS = 60.0
@@ -26,9 +28,22 @@ class RecentNotices:
         self._notices.append((now, notice))
 
     def tell(self, assignment: Assignment, now: float) -> None:
-        """Tells a new assignment all that concerns it."""
-        for heard_at, notice in self._notices:
+        """Tells a new assignment all that concerns it.
+
+        What a worker said to run, and said afterwards to have ended, is left out: whoever took the request over from
+        there may have died while running it, and would be acquitted.
+        """
+        ended: set[tuple[str, int]] = set()
+        concerning: list[Notice] = []
+        for heard_at, notice in reversed(self._notices):
             if (notice.topic, notice.partition) != (assignment.topic, assignment.partition):
                 continue
+            if notice.kind is NoticeKind.RUNNING:
+                running = [offset for offset in notice.offsets if (notice.worker, offset) not in ended]
+                notice = msgspec.structs.replace(notice, offsets=running)
+            else:
+                ended.update((notice.worker, offset) for offset in notice.offsets)
             if notice.kind in LASTING_KINDS or heard_at >= now - LEASE_SECONDS:
-                assignment.heed(notice, now)
+                concerning.append(notice)
+        for notice in reversed(concerning):
+            assignment.heed(notice, now)
