@@ -50,6 +50,7 @@ class Execution:
 class _HandOver:
     """What the coordination topic says of one offset that runs on at a former owner."""
 
+    first_said: float
     last_said: float
     silence: float = 0.0
 
@@ -83,7 +84,13 @@ class Executions:
     @property
     def may_repeat(self) -> bool:
         """Whether anything happened after which a request may end twice."""
-        return bool(self._dead_workers or self._sessions_ended or self._last_commits_refused or self.notices_fail)
+        return bool(
+            self._dead_workers
+            or self._unreachable
+            or self._sessions_ended
+            or self._last_commits_refused
+            or self.notices_fail
+        )
 
     # What happens around executions.
 
@@ -100,7 +107,7 @@ class Executions:
         """A notice is on the coordination topic."""
         now = self._scheduler.now
         for offset in notice.offsets:
-            said = self._hand_overs.setdefault((notice.topic, notice.partition, offset), _HandOver(now))
+            said = self._hand_overs.setdefault((notice.topic, notice.partition, offset), _HandOver(now, now))
             said.silence = max(said.silence, now - said.last_said)
             said.last_said = now if notice.kind is NoticeKind.RUNNING else float("inf")
 
@@ -187,8 +194,12 @@ class Executions:
         if earlier.assignment.lost or self._is_past(earlier.worker, key) or self._is_past(worker, key):
             return "stopped_or_cut_off"
         now = self._scheduler.now
-        said = self._hand_overs.get(earlier.place, _HandOver(self._told_at.get((worker, key), now)))
-        is_silent = max(said.silence, now - said.last_said) >= LEASE_SECONDS - 0.5
+        said, owned_since = self._hand_overs.get(earlier.place), self._told_at.get((worker, key), now)
+        if said is None:
+            silence = now - owned_since
+        else:
+            silence = max(said.silence, now - said.last_said, said.first_said - owned_since)
+        is_silent = silence >= LEASE_SECONDS - 0.5
         if is_silent and (earlier.worker in self._unreachable or self.notices_fail):
             return "lease_ended"
         if (earlier.worker, key) in self._last_commits_refused:

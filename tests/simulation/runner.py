@@ -29,6 +29,7 @@ class Summary:
     histories: int = 0
     failed: list[int] = field(default_factory=list)
     events: int = 0
+    cpu_seconds: float = 0.0
     virtual_seconds: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     causes: Counter[str] = field(default_factory=Counter)
@@ -37,6 +38,7 @@ class Summary:
     def add(self, report: Report) -> None:
         self.histories += 1
         self.events += report.events
+        self.cpu_seconds += report.cpu_seconds
         self.virtual_seconds += report.virtual_seconds
         self.counts.update(report.counts)
         self.causes.update(report.causes)
@@ -56,6 +58,7 @@ class Summary:
             "virtual_hours": round(self.virtual_seconds / 3600, 1),
             "events": self.events,
             "seconds": round(seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 1),
             "histories_per_minute": round(self.histories / seconds * 60),
         }
 

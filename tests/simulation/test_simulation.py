@@ -16,7 +16,7 @@ from simulation.history import run_seed
 from simulation.runner import Summary, quiet, run_seeds
 
 SEEDS = 1_000
-SECONDS_MAX = 90.0
+SECONDS_MAX = 90
 SEEDS_PER_BUG_MAX = 400
 BUGS_MIN = 10
 
