@@ -30,7 +30,8 @@ class ManualCredit(Credit):
 
 
 class Bay:
-    """An intake over logs in memory; ``handed``: what it gave to dispatch, ``handed_over``: what it let go of.
+    """An intake over logs in memory; ``handed``: what it gave to dispatch, and when (monotonic seconds);
+    ``handed_over``: what it let go of.
 
     It reads one tier's requests, or, with ``delays_seconds``, its retries of these delays.
     """
@@ -53,6 +54,7 @@ class Bay:
             for delay in delays_seconds
         ]
         self.handed: list[Work] = []
+        self.handed_at: list[float] = []
         self.handed_over: list[HandedOver] = []
         self.intake = self.start()
 
@@ -63,10 +65,14 @@ class Bay:
             sources=self.sources,
             codec=JsonCodec(),
             clock=self.clock,
-            deliver=self.handed.extend,
+            deliver=self._deliver,
             hand_over=self.handed_over.append,
             peers=self.peers,
         )
+
+    def _deliver(self, batch: list[Work]) -> None:
+        self.handed += batch
+        self.handed_at += [self.clock.monotonic()] * len(batch)
 
     def allow(self, total: int, *, capacity: int | None = None, total_bytes: int = MANY_BYTES) -> None:
         """Lets it hand over so many in all since the start."""

@@ -245,11 +245,15 @@ class Intake:
 
     def _release_held(self, now: float) -> None:
         released = []
+        rooms: dict[Credit, int] = {}
         for work in self._held.take_due(now):
-            if work.assignment.credit.room_records > 0:
+            credit = work.assignment.credit
+            room = rooms.get(credit, credit.room_records)
+            if room > 0:
                 released.append(work)
             else:
                 self._held.hold_until(work, now + LANE_FULL_WAIT_SECONDS)
+            rooms[credit] = room - 1
         for assignment in self._ownership.assignments.values():
             if assignment.end_leases(now):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
