@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import defaultdict
 from typing import Any
 
 from chaos.facts import Facts, Life
@@ -69,11 +70,16 @@ def as_document(report: Report) -> dict[str, Any]:
 
 def details(report: Report) -> dict[str, list[dict[str, Any]]]:
     """What to look for in the logs, by the name of the file it is to go to."""
+    outcomes = defaultdict(list)
+    for outcome in report.facts.outcomes:
+        outcomes[outcome.request_id].append(dataclasses.asdict(outcome))
     lives = [dataclasses.asdict(life) for life in report.facts.lives]
     for life in lives:
         del life["rss_mb"]
     return {
-        "repetitions": [dataclasses.asdict(each) for each in report.ledger.repetitions],
+        "repetitions": [
+            dataclasses.asdict(each) | {"outcomes": outcomes[each.request_id]} for each in report.ledger.repetitions
+        ],
         "stalls": [dataclasses.asdict(stall) for stall in report.stalls],
         "lives": lives,
         "windows": [dataclasses.asdict(window) | {"slots": sorted(window.slots)} for window in report.facts.windows],
