@@ -563,6 +563,25 @@ def test_what_is_meant_to_run_again_is_not_taken_for_a_duplicate(header: tuple[s
     assert stage.take().offset == 1
 
 
+@pytest.mark.parametrize("end", ["undecodable", "crashed", "expired on arrival", "expired in its lane"])
+def test_what_ends_without_running_is_handed_over_too_while_its_outcome_is_on_its_way(end: str) -> None:
+    """Else its new owner would end it a second time."""
+    stage = Stage()
+    work = make_work(ttl_ms=1_000, value=b"garbage" if end == "undecodable" else None)
+    work.crashes = CRASHES_MAX if end == "crashed" else 0
+    stage.producer.holding = True
+    if end == "expired on arrival":
+        stage.clock.advance(2.0)
+    stage.accept(work)
+    stage.tick(2.0)
+    running, _ = work.assignment.close()
+    assert running == (0,)
+    assert list(work.assignment.done) == []
+    stage.producer.holding = False
+    stage.tick()
+    assert list(work.assignment.done) == [0]
+
+
 # How much intake may take
 
 
