@@ -454,6 +454,21 @@ def test_a_commit_answered_after_the_revocation_brings_nothing_back() -> None:
     assert bay.intake.commits.confirmed_count == confirmed
 
 
+def test_a_commit_answered_after_the_partition_came_back_says_nothing_of_the_new_assignment() -> None:
+    bay = bay_with(0, 1)
+    bay.settle()
+    bay.consumer.answers_commits = False
+    bay.finish(0)
+    bay.settle()
+    bay.consumer.lose(P0)
+    bay.consumer.assign(P0)
+    bay.step()
+    confirmed = bay.intake.commits.confirmed_count
+    bay.consumer.answers_commits = True
+    bay.consumer.poll(0)
+    assert bay.intake.commits.confirmed_count == confirmed
+
+
 # Partitions come and go
 
 
@@ -589,11 +604,15 @@ def test_an_assignment_that_fails_oddly_is_made_good_and_loses_nothing(fails: st
     bay.fill(P0, *range(6))
     text = encode_metadata(2, CommitMetadata(finished=((4, 1),)))
     bay.consumer.committed_by_group[P0] = (2, text)
+    bay.peers.heard_until = 0.0
     bay.consumer.assign(P0)
     bay.step(2)
     bay.consumer.committed_error = None
     bay.clock.advance(ASK_AGAIN_SECONDS)
     bay.step(3)
+    assert bay.offsets() == [], "its peers have not been heard"
+    bay.peers.heard_until = bay.clock.monotonic()
+    bay.step(2)
     assert bay.offsets() == [2, 3, 5]
     bay.finish(2, 3, 5)
     bay.settle()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
@@ -16,6 +16,7 @@ from forebay_worker.commits import LAST_COMMIT_SECONDS_MAX
 from forebay_worker.notices import KEPT_SECONDS
 from forebay_worker.ownership import LISTEN_SECONDS_MAX
 from simulated.bay import P0, P1, TOPIC, Bay, bay_with
+from simulated.ports import Key
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
 GONE = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
@@ -81,6 +82,25 @@ def test_what_is_heard_while_a_partition_opens_counts() -> None:
     bay.step(3)
     assert bay.offsets() == [4]
     assert bay.intake.held_records == 1
+
+
+def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies below is not fetched to be skipped record by record."""
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = 0.0
+    bay.step(2)
+    looks: list[Key] = []
+
+    def look(partition: TopicPartition, timeout: float) -> tuple[int, int]:  # noqa: ARG001 - the client's own names
+        looks.append((partition.topic, partition.partition))
+        return 0, 5
+
+    monkeypatch.setattr(bay.consumer, "get_watermark_offsets", look)
+    bay.intake.heard.append(last_commit(3, CommitMetadata()))
+    bay.peers.heard_until = bay.clock.monotonic()
+    bay.step(2)
+    assert bay.offsets() == [3, 4]
+    assert looks == []
 
 
 def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
