@@ -61,6 +61,10 @@ def test_room_counts_from_what_has_arrived_not_from_what_is_on_its_way() -> None
     credit.received(4, 400)
     credit.allow(8, 900, capacity_records=10, capacity_bytes=1_000)
     assert credit.room_records == 8
+    credit.spend(0, 899)
+    assert credit.room_records == 8
+    credit.spend(0, 1)
+    assert credit.room_records == 0
 
 
 def test_what_was_allowed_is_not_taken_back() -> None:

@@ -54,6 +54,7 @@ def test_what_finishes_is_said_at_once_and_only_once() -> None:
     finish(assignment, 5, 3)
     assert desk.said() == [(FINISHED, 0, [5, 3])]
     assert desk.hand_overs.running_count == 0
+    assert desk.hand_overs._open == [], "nothing is kept of what is over"
 
 
 def test_what_goes_back_without_an_outcome_is_said_to_be_released() -> None:
