@@ -52,6 +52,7 @@ class GroupConsumer:
         self._callbacks: deque[tuple[str, Any]] = deque()
         self._rejoin_wanted = False
         self._joining = False
+        self._joins = 0
         self._closed = False
         self._heartbeat_in_flight = False
         self._thread: Thread | None = None
@@ -189,23 +190,29 @@ class GroupConsumer:
 
     # What the coordinator says; handled by the client's own threads, whatever the intake does.
 
-    def joined(self, member_id: int, epoch: int) -> None:
+    def joined(self, number: int, member_id: int, epoch: int) -> None:
+        """A join was answered; ``number`` says which."""
+        if self._closed or number != self._joins:
+            self.connection.send(self._leave, member_id)
+            return
         self._member_id, self._epoch = member_id, epoch
         # It may have taken so long to get here that the session is over.
-        self.connection.send(self._leave if self._closed else self._session_asked, member_id)
+        self.connection.send(self._session_asked, member_id)
 
-    def rebalance_begins(self, epoch: int) -> None:
+    def rebalance_begins(self, member_id: int, epoch: int) -> None:
         """A heartbeat was answered with: the group of this epoch rebalances."""
+        if self._member_id not in (None, member_id):
+            return
         self._old_epoch = max(self._old_epoch, epoch)
         if not self._closed and not self._joining and self._epoch <= epoch:
             self._rejoin_wanted = True
             self._rejoin_when_idle()
 
-    def assigned_target(self, epoch: int, target: set[Key]) -> None:
+    def assigned_target(self, member_id: int, epoch: int, target: set[Key]) -> None:
         """What this member is to own from now on."""
+        if self._closed or self._member_id != member_id:
+            return  # meant for the member that this client was before its session ended
         self._joining = self._heartbeat_in_flight = False
-        if self._closed or self._member_id is None:
-            return
         self._epoch = epoch
         if self._callbacks_of_rebalance():
             return  # still busy with what it was told before; it is told again
@@ -220,8 +227,15 @@ class GroupConsumer:
 
     def fenced(self, member_id: int) -> None:
         """The coordinator no longer knows this member."""
-        if self._closed or self._member_id != member_id:
-            return
+        if not self._closed and self._member_id == member_id:
+            self._start_anew()
+
+    def join_failed(self, number: int, member_id: int) -> None:
+        """The session of this member ended while it waited to be let in."""
+        if not self._closed and number == self._joins and self._member_id in (None, member_id):
+            self._start_anew()
+
+    def _start_anew(self) -> None:
         self._joining = self._heartbeat_in_flight = False
         self._member_id = None
         kept = [callback for callback in self._callbacks if callback[0] == "commit"]
@@ -259,7 +273,8 @@ class GroupConsumer:
     def _join(self) -> None:
         self._joining = True
         self._rejoin_wanted = False
-        self.connection.send(self._group.join, self, self._member_id, set(self._owned))
+        self._joins += 1
+        self.connection.send(self._group.join, self, self._joins, self._member_id, set(self._owned))
 
     def _rejoin_when_idle(self) -> None:
         if self._rejoin_wanted and not self._callbacks_of_rebalance() and not self._closed:

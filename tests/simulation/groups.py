@@ -28,6 +28,7 @@ class Member:
     held: set[Key] = field(default_factory=set)
     target: set[Key] = field(default_factory=set)
     joined: bool = False
+    join_number: int = 0
 
 
 class Group:
@@ -106,7 +107,7 @@ class Group:
     def _refusal(self, member: Member | None, epoch: int) -> int | None:
         raise NotImplementedError
 
-    def join(self, consumer: GroupConsumer, member_id: int | None, held: set[Key]) -> None:
+    def join(self, consumer: GroupConsumer, number: int, member_id: int | None, held: set[Key]) -> None:
         raise NotImplementedError
 
     def remove(self, member_id: int) -> None:
@@ -157,7 +158,7 @@ class ClassicGroup(Group):
             return KafkaError.ILLEGAL_GENERATION
         return KafkaError.REBALANCE_IN_PROGRESS if self._state == "completing" else None
 
-    def join(self, consumer: GroupConsumer, member_id: int | None, held: set[Key]) -> None:
+    def join(self, consumer: GroupConsumer, number: int, member_id: int | None, held: set[Key]) -> None:
         if member_id is None:
             member = Member(next(self._ids), consumer, self.epoch)
             self.members[member.id] = member
@@ -168,14 +169,16 @@ class ClassicGroup(Group):
         else:
             consumer.connection.reply(consumer.fenced, member_id)
             return
-        member.held = set(held)
+        member.held, member.join_number = set(held), number
         if self._state != "preparing":
             self._prepare()
         member.joined = True
         self._complete_when_all_joined()
 
     def remove(self, member_id: int) -> None:
-        del self.members[member_id]
+        member = self.members.pop(member_id)
+        if member.joined:
+            member.consumer.connection.reply(member.consumer.join_failed, member.join_number, member_id)
         if self._state == "preparing":
             self._complete_when_all_joined()
         else:
@@ -194,7 +197,10 @@ class ClassicGroup(Group):
         for member in self.members.values():
             member.joined = False
             member.consumer.connection.reply(
-                member.consumer.rebalance_begins, self.epoch, slow_seconds=random.random() * self.heartbeat_seconds
+                member.consumer.rebalance_begins,
+                member.id,
+                self.epoch,
+                slow_seconds=random.random() * self.heartbeat_seconds,
             )
 
     def _complete_when_all_joined(self) -> None:
@@ -207,7 +213,7 @@ class ClassicGroup(Group):
         for member in self.members.values():
             member.joined = False
             member.target = {key for key in wanted[member.id] if owner.get(key, member.id) == member.id}
-            member.consumer.connection.reply(member.consumer.joined, member.id, self.epoch)
+            member.consumer.connection.reply(member.consumer.joined, member.join_number, member.id, self.epoch)
         self.broker.scheduler.later(0.002 + 0.05 * self.broker.random.random(), None, self._sync, self.epoch)
 
     def _sync(self, epoch: int) -> None:
@@ -217,7 +223,7 @@ class ClassicGroup(Group):
             self._state = "stable"
         for member in self.members.values():
             if not member.joined:
-                member.consumer.connection.reply(member.consumer.assigned_target, epoch, set(member.target))
+                member.consumer.connection.reply(member.consumer.assigned_target, member.id, epoch, set(member.target))
 
 
 class ConsumerGroup(Group):
@@ -231,7 +237,7 @@ class ConsumerGroup(Group):
             return KafkaError.UNKNOWN_MEMBER_ID
         return KafkaError.STALE_MEMBER_EPOCH if epoch != member.epoch else None
 
-    def join(self, consumer: GroupConsumer, member_id: int | None, held: set[Key]) -> None:
+    def join(self, consumer: GroupConsumer, number: int, member_id: int | None, held: set[Key]) -> None:
         assert member_id is None, "members of this protocol join once"
         assert not held
         member = Member(next(self._ids), consumer, 0)
@@ -239,7 +245,7 @@ class ConsumerGroup(Group):
         if not self.broker.is_reachable(consumer.process):
             self.watch(member)
         self._retarget()
-        consumer.connection.reply(consumer.joined, member.id, 0)
+        consumer.connection.reply(consumer.joined, number, member.id, 0)
         self.heartbeat(member.id, set())
 
     def remove(self, member_id: int) -> None:
@@ -261,7 +267,9 @@ class ConsumerGroup(Group):
                 taken = {key for other in self.members.values() if other is not member for key in other.held}
                 member.epoch = self.epoch
                 member.held |= {key for key in member.target if key not in taken}
-        member.consumer.connection.reply(member.consumer.assigned_target, member.epoch, member.held & member.target)
+        member.consumer.connection.reply(
+            member.consumer.assigned_target, member.id, member.epoch, member.held & member.target
+        )
 
     def _retarget(self) -> None:
         self.epoch += 1

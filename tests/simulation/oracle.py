@@ -202,11 +202,11 @@ class Oracle:
             return True
         if request_id is None:
             return record.place in self._dead_places
-        results = self.terminals.get(request_id)
-        if results is not None:
-            # A worker may die between the result and the dead letter, and the next one end the request otherwise.
-            return request_id in self.dead_ids or any(not _needs_letter(result) for result in results)
-        return any(attempt > record.attempt for attempt, number in self._attempts[request_id].items() if number)
+        if any(attempt > record.attempt for attempt, number in self._attempts[request_id].items() if number):
+            return True
+        # A worker may die between the result and the dead letter, and the next one end the request otherwise.
+        results = self.terminals.get(request_id, [])
+        return any(not _needs_letter(result) for result in results) or (bool(results) and request_id in self.dead_ids)
 
     def committed(self, key: Key, offset: int, metadata: str, worker: str) -> None:
         """The coordinator took a commit."""
