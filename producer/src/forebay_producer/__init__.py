@@ -17,8 +17,23 @@ from forebay_producer.errors import (
 )
 from forebay_producer.sender import Submitted
 from forebay_producer.settings import ProducerSettings
+from forebay_schemas.envelope import Request
+from forebay_schemas.errors import (
+    BrokerUnreachableError,
+    EnvelopeError,
+    ForebayError,
+    KafkaFailedError,
+    TopicMissingError,
+    UsageError,
+)
+from forebay_schemas.reasons import Reason, Status
+from forebay_schemas.results import Result
 
 __all__ = [
+    "BrokerUnreachableError",
+    "EnvelopeError",
+    "ForebayError",
+    "KafkaFailedError",
     "NotDeliveredError",
     "OutcomeTimeoutError",
     "PastDeadlineError",
@@ -27,6 +42,12 @@ __all__ = [
     "ProducerError",
     "ProducerSettings",
     "QueueFullError",
+    "Reason",
     "RecordTooLargeError",
+    "Request",
+    "Result",
+    "Status",
     "Submitted",
+    "TopicMissingError",
+    "UsageError",
 ]

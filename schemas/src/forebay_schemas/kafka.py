@@ -64,6 +64,9 @@ _UNREACHABLE: Final = {
 }
 
 _librdkafka_log = logging.getLogger("forebay.librdkafka")
+# Without it, in a program that has not set up logging, Python prints all that the client warns of: 36 lines a second
+# while no broker answers (measured).
+_librdkafka_log.addHandler(logging.NullHandler())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

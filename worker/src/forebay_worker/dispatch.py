@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from functools import partial
 
+import structlog
+
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
@@ -32,6 +34,9 @@ TAKEN_BETWEEN_CREDITS = 32
 RETRY_ROOM_RECORDS = 256
 """Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
 
+TROUBLE_SECONDS = 10.0
+"""How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
+
 EXPIRY_SWEEP_SECONDS = 0.1
 
 SUSPENDED_SECONDS = 5.0
@@ -39,6 +44,8 @@ RECOVERY_SECONDS = 0.5
 """A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
 its consumers get a moment to learn it before anything starts."""
 RATE_WINDOW_SECONDS = 1.0
+
+log = structlog.get_logger("forebay.dispatch")
 
 
 class Dispatcher:
@@ -66,6 +73,9 @@ class Dispatcher:
         self._stats = stats
         self._attempts_max = retries_max + 1
         self._lane_bytes_max = buffer_bytes_max // len(TIERS)
+        self.backend_trouble: str | None = None
+        """What the backend last failed with while it serves nobody; None while it serves."""
+        self._say_trouble_at = 0.0
         self._taken = 0
         self._sweep_at = 0.0
         self._ticked_at = math.inf
@@ -233,10 +243,18 @@ class Dispatcher:
             in_flight=len(self.running) if failure.reached else 0,
             retry_after_seconds=failure.retry_after_seconds,
         )
+        if self.breaker.state is not BreakerState.CLOSED:
+            self.backend_trouble = failure.error
+            if now >= self._say_trouble_at:
+                self._say_trouble_at = now + TROUBLE_SECONDS
+                log.warning("the backend serves nobody; dispatch stops but for a probe", error=failure.error)
         for request, _ in acquitted:
             self._back_to_lane(request)
 
     def _backend_lives(self, now: float) -> None:
+        if self.backend_trouble is not None:
+            self.backend_trouble = None
+            log.info("the backend answers")
         convicted = self.breaker.answered(now)
         if convicted is not None:
             work, failure = convicted

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
@@ -50,7 +50,7 @@ class WorkerSettings(CommonSettings):
         default=64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of requests taken from Kafka but not yet started"
     )
     max_retries: int = Field(default=3, ge=0, le=99, description="Retries after a first failure, then dead letter")
-    retry_statuses: list[int] = Field(
+    retry_statuses: list[Annotated[int, Field(ge=400, le=599)]] = Field(
         default=[408, 425, 429, 500, 502, 503, 504, 529],
         description="HTTP statuses after which the same request may succeed later, as JSON: [500, 502]",
     )

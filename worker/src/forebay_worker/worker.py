@@ -315,7 +315,11 @@ class Worker:
             "limited_by": dispatcher.limited_by(now),
             "limit_requests": dispatcher.policy.limit_requests,
             "in_flight_requests": len(running),
-            "breaker": {"state": dispatcher.breaker.state, "opened": dispatcher.breaker.opened_count},
+            "breaker": {
+                "state": dispatcher.breaker.state,
+                "opened": dispatcher.breaker.opened_count,
+                "error": dispatcher.backend_trouble,
+            },
             "undelivered_records": self._reporter.undelivered_records,
             "tiers": {
                 tier: {
