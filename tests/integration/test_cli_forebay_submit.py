@@ -145,9 +145,13 @@ def answer(pool: ProducerPool, statuses: dict[str, Status]) -> threading.Thread:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(Status.COMPLETED, 0), (Status.EXPIRED, 4)], ids=["all completed", "some expired"]
+    ("status", "code", "summary"),
+    [(Status.COMPLETED, 0, "3 completed"), (Status.EXPIRED, 4, "2 completed, 1 ended otherwise")],
+    ids=["all completed", "some expired"],
 )
-def test_wait_streams_the_first_outcome_of_each_request(producer_pool: ProducerPool, status: Status, code: int) -> None:
+def test_wait_streams_the_first_outcome_of_each_request(
+    producer_pool: ProducerPool, status: Status, code: int, summary: str
+) -> None:
     statuses = {"a": Status.COMPLETED, "b": status, "c": Status.COMPLETED}
     write_results(producer_pool, result_of("a", status=Status.FAILED, error="of an earlier run"))
     worker = answer(producer_pool, statuses)
@@ -156,6 +160,7 @@ def test_wait_streams_the_first_outcome_of_each_request(producer_pool: ProducerP
     worker.join()
     assert {one["request_id"]: one["status"] for one in done.records} == statuses
     assert {one["attempt"] for one in done.records} == {1}
+    assert f"submit: 3 accepted, {summary}, 0 without outcome" in done.err
     assert [one["body"] for one in done.records if one["request_id"] == "a"] == [{"n": "a"}]
     assert done.code == code
 

@@ -161,7 +161,7 @@ class _Job:
         self._results = ResultRows(session.output, bodies=True)
         self._progress = _Progress()
         self._started_at = time.monotonic()
-        self._accepted = self._refused = self._completed = self._last_line = 0
+        self._accepted = self._refused = self._completed = self._ended_otherwise = self._last_line = 0
         self._open: set[str] = set()
 
     def send_all(self, interruption: _Interruption) -> None:
@@ -241,7 +241,10 @@ class _Job:
             # What came of a replay is another outcome than that of what was submitted here.
             if result.request_id in self._open and result.replay_count == 0:
                 self._open.remove(result.request_id)
-                self._completed += result.status is Status.COMPLETED
+                if result.status is Status.COMPLETED:
+                    self._completed += 1
+                else:
+                    self._ended_otherwise += 1
                 self._results.add(result)
         self._results.flush()
 
@@ -251,7 +254,10 @@ class _Job:
         if self._refused:
             parts.append(f"{self._refused:,} refused")
         if self._reader is not None:
-            parts.append(f"{self._completed:,} completed, {len(self._open):,} without outcome")
+            parts.append(f"{self._completed:,} completed")
+            if self._ended_otherwise:
+                parts.append(f"{self._ended_otherwise:,} ended otherwise")
+            parts.append(f"{len(self._open):,} without outcome")
         return f"{', '.join(parts)} in {seconds:.1f} s"
 
 
