@@ -62,7 +62,7 @@ class OutcomeWatch:
             if (value := self._kept.get(asked)) is not None:
                 return value
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)
             self._waiting.setdefault(asked, []).append(waiter)
         waiter.done.wait(timeout_seconds)
         with self._lock:
@@ -74,7 +74,7 @@ class OutcomeWatch:
                 if not others:
                     del self._waiting[asked]
             if self._failure is not None:
-                raise self._failure
+                raise self._failure.with_traceback(None)
         return None
 
     def close(self) -> None:

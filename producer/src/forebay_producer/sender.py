@@ -75,6 +75,9 @@ class Sender:
         self._pool = pool
         self._topics = {tier: pool.requests(tier) for tier in TIERS}
         self._topics_exist = False
+        self._asking = threading.Lock()
+        self._answers = 0
+        self._refusal: ForebayError | None = None
         self._delivery_seconds = delivery_seconds
         self._clock = clock
         self._closed = False
@@ -95,8 +98,10 @@ class Sender:
         """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Asks until the answer was yes, then no more."""
         # librdkafka itself would keep records for a topic that is not there for half a minute.
         if not self._topics_exist:
-            require_topics(self._client, self._topics.values(), connection=self._connection, pool=self._pool.name)
-            self._topics_exist = True
+            # One asks for all who come meanwhile: the answer tells of every topic of the cluster and may take its time.
+            answers_seen = self._answers
+            with self._asking:
+                self._ask_for_topics(answers_seen)
 
     def send(self, prepared: Prepared, *, done: threading.Event | None = None) -> Pending:
         """Queues a record; waits for room while the queue is full.
@@ -169,6 +174,21 @@ class Sender:
                 raise
             else:
                 return
+
+    def _ask_for_topics(self, answers_seen: int) -> None:
+        if self._topics_exist:
+            return
+        if self._answers != answers_seen and self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+        try:
+            require_topics(self._client, self._topics.values(), connection=self._connection, pool=self._pool.name)
+        except ForebayError as error:
+            self._refusal = error
+            raise
+        else:
+            self._topics_exist = True
+        finally:
+            self._answers += 1
 
     def judge(self, pending: Pending, error: KafkaError | None, message: Message) -> Submitted | ForebayError:
         """What a delivery report means."""
