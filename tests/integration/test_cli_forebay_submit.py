@@ -166,8 +166,10 @@ def test_wait_streams_the_first_outcome_of_each_request(
 
 
 def test_wait_gives_up_when_told_to(producer_pool: ProducerPool) -> None:
-    done = producer_pool.forebay.run("submit", "-", "--wait", "--wait-timeout", "0.5", stdin=lines(envelope()))
+    text = lines(envelope(request_id="a"))
+    done = producer_pool.forebay.run("submit", "-", "--wait", "--wait-timeout", "0.5", stdin=text)
     assert (done.code, done.out) == (1, "")
+    assert "forebay results --id a\n" in done.err
     assert "1 accepted, 0 completed, 1 without outcome" in done.err
 
 

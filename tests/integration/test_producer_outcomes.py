@@ -47,6 +47,7 @@ def test_an_outcome_written_later_is_waited_for(producer_pool: ProducerPool, pro
     with pytest.raises(OutcomeTimeoutError, match=rf"no outcome of {accepted.request_id} within 0\.3 s") as caught:
         producer.outcome(accepted.request_id, timeout_seconds=0.3)
     assert caught.value.missing == [accepted.request_id]
+    assert str(caught.value).endswith(f"forebay results --id {accepted.request_id}")
     timer = threading.Timer(0.3, write_results, [producer_pool, result_of(accepted.request_id, status=Status.EXPIRED)])
     timer.start()
     assert producer.outcome(accepted.request_id, timeout_seconds=30).status is Status.EXPIRED

@@ -17,6 +17,7 @@ from rich.console import Console
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Rows, Session, command, say
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.client import Producer
+from forebay_producer.errors import SENT_BEFORE_HINT
 from forebay_producer.line_source import Line, LineSource
 from forebay_producer.result_rows import ResultRows
 from forebay_producer.results_reader import ResultsReader
@@ -184,9 +185,11 @@ class _Job:
             self._progress.show(self._so_far())
 
     def summarise(self) -> None:
-        """The last line on stderr."""
+        """The last lines on stderr."""
         self._progress.stop()
         sys.stdout.flush()
+        if self._open:
+            say(f"{SENT_BEFORE_HINT} {min(self._open)}")
         say(f"submit: {self._so_far()}, up to line {self._last_line}")
 
     def exit_code(self) -> ExitCode:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import structlog
 
-from forebay_producer.errors import OutcomeTimeoutError, ProducerClosedError
+from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
 from forebay_producer.outcome_watch import OutcomeWatch
 from forebay_producer.prepare import prepare
 from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
@@ -269,5 +269,7 @@ class Producer:
 def _no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:
     named = missing[0] if len(missing) == 1 else f"{len(missing):,} requests, {missing[0]} among them,"
     return OutcomeTimeoutError(
-        f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog", missing=missing
+        f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog. "
+        f"{SENT_BEFORE_HINT} {missing[0]}",
+        missing=missing,
     )

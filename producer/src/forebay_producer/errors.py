@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from forebay_schemas.errors import ForebayError, UsageError
+
+SENT_BEFORE_HINT: Final = "If an id was sent before, its outcome may be older: forebay results --id"
+"""To be followed by an id. A request that is done is not run again, and only what comes after the submit is read."""
 
 
 class ProducerError(ForebayError):
