@@ -109,6 +109,10 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert "runs already" in again.stderr
     assert {process.pid for process in processes_of(run["token"])} == before
 
+    elsewhere = sandbox("up", env=env | {"FOREBAY_BOOTSTRAP_SERVERS": "127.0.0.1:1"}, cwd=stack_folder)
+    assert elsewhere.returncode == 3, elsewhere.stderr
+    assert {process.pid for process in processes_of(run["token"])} == before
+
     psutil.Process(min(before)).kill()
     repaired = sandbox("up", env=env, cwd=stack_folder)
     assert repaired.returncode == 0, repaired.stderr
@@ -121,3 +125,12 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert down.returncode == 0, down.stderr
     assert processes_of(now["token"]) == []
     assert "was not running" in sandbox("down", env=env, cwd=stack_folder).stderr
+
+
+@pytest.mark.parametrize("name", ["demo", "up"])
+def test_a_cluster_that_does_not_answer_is_one_line_and_status_3(name: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
+    ran = sandbox(name, env=env | {"FOREBAY_BOOTSTRAP_SERVERS": "127.0.0.1:1"}, cwd=tmp_path)
+    assert ran.returncode == 3, ran.stderr
+    assert ran.stderr.startswith("forebay-sandbox: no broker answered at 127.0.0.1:1 ")
+    assert ran.stderr.count("\n") == 1

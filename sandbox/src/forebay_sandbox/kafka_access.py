@@ -15,7 +15,15 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from forebay_sandbox.errors import SandboxError
-from forebay_schemas.kafka import KafkaConnection, create_client, make_admin, read_properties, reader_config
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    make_admin,
+    read_properties,
+    reader_config,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +48,13 @@ class KafkaAccess:
     def admin(self) -> AdminClient:
         """A new admin client."""
         return make_admin(self.connection, client_id=_CLIENT_ID)
+
+    def require_reachable(self) -> None:
+        """Raises ``BrokerUnreachableError`` when no broker answers within ten seconds."""
+        try:
+            self.admin().list_topics(timeout=METADATA_TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self.connection, doing="looking for the cluster") from None
 
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None

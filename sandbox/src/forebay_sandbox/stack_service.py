@@ -68,6 +68,9 @@ def up(*, folder: Path) -> tuple[StackStatus, bool]:
         pool = os.environ.get("FOREBAY_POOL", _DEFAULT_POOL)
         if run is not None and run.status is not None and _runs(run, run.status, kafka, pool=pool):
             return run.status, False
+        if given is not None:
+            # Before anything is ended: what runs is worth more than a cluster that is not there.
+            given.require_reachable()
         # Half a stack, or one at a cluster that is gone, is ended before it is started as a whole.
         _end(folder)
         token = new_token()
