@@ -16,6 +16,7 @@ ANSWER_SECONDS_MAX = 10.0
 LAST_COMMIT_SECONDS_MAX = 0.5
 LAST_COMMIT_PAUSE_SECONDS = 0.05
 _REBALANCING = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+_NO_MEMBER = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
 
 log = structlog.get_logger("forebay.commits")
 
@@ -62,8 +63,9 @@ class Commits:
 
     def commit_last(
         self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]
-    ) -> dict[PartitionKey, _Commit]:
-        """Commits before partitions are let go of, and waits for the answer. Returns what was refused.
+    ) -> dict[PartitionKey, _Commit] | None:
+        """Commits before partitions are let go of, and waits for the answer. Returns what was refused; None when this
+        is no member of the group any more, so that the partitions are another's already.
 
         While the group rebalances the broker refuses a commit by a member that has not got the new generation yet; the
         client gets it in the background, so the commit is made again for a moment.
@@ -71,6 +73,8 @@ class Commits:
         end = clock.monotonic() + LAST_COMMIT_SECONDS_MAX
         while True:
             failed = self._commit_now(consumer, last)
+            if any(error.code() in _NO_MEMBER for error in failed.values()):
+                return None
             last = {key: commit for key, commit in last.items() if key in failed}
             passing = bool(failed) and all(error.code() in _REBALANCING for error in failed.values())
             if not passing or clock.monotonic() >= end:

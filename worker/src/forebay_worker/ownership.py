@@ -365,20 +365,25 @@ class Ownership:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))
         if not lost:
-            self._say_last(last, handed_over)
+            lost = not self._say_last(last, handed_over)
         for over in handed_over:
+            over.assignment.lost = lost
             self._forget(over.assignment)
             if over.running and not lost:
                 self._hand_over(over)
         if handed_over:
             log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
 
-    def _say_last(self, last: dict[PartitionKey, tuple[int, str]], handed_over: list[HandedOver]) -> None:
+    def _say_last(self, last: dict[PartitionKey, tuple[int, str]], handed_over: list[HandedOver]) -> bool:
         """Commits, and says on the coordination topic what its next owner must find there: what the broker refused of
         the commit, and what runs on. The latter is in the commit as well, but an earlier owner may have said of the
         same offsets that it gave them back, and only the order of the notices tells which holds.
+
+        False: the partitions turn out to have been lost before, so nothing that is known here counts.
         """
         refused = self.commits.commit_last(self.consumer, self._clock, last) if last else {}
+        if refused is None:
+            return False
         notices = [
             self._notice(NoticeKind.LAST_COMMIT, key, committed=commit[0], metadata=commit[1])
             for key, commit in refused.items()
@@ -390,6 +395,7 @@ class Ownership:
         ]
         if notices and not self._peers.tell(notices):
             log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
+        return True
 
     def _notice(
         self,
