@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from simulation.oracle import Oracle
 
 BACKEND_TIMEOUT_SECONDS = 40.0
+POISON_SECONDS_MIN = 2.5
+"""A crash sooner after the start than the next commit leaves no trace. Intakes turn every 1.2 s at least here."""
 
 
 class Mode(Enum):
@@ -93,7 +95,8 @@ class Backend:
         tries = self._tries[request_id] = self._tries.get(request_id, 0) + 1
         kind = self.kinds.get(request_id, Kind.PLAIN)
         if kind is Kind.POISON:
-            return 1.0 + seconds, None
+            # Not before a commit has named it as running: else it is not known that it was.
+            return POISON_SECONDS_MIN + seconds, None
         if kind is Kind.WRONG:
             return 0.02, _refusal(Reason.BACKEND_REJECTED)
         if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):

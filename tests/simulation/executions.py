@@ -200,7 +200,8 @@ class Executions:
         else:
             silence = max(said.silence, now - said.last_said, said.first_said - owned_since)
         is_silent = silence >= LEASE_SECONDS - 0.5
-        if is_silent and (earlier.worker in self._unreachable or self.notices_fail):
+        may_be_silent = self.notices_fail or earlier.worker in self._unreachable
+        if (is_silent and may_be_silent) or worker in self._unreachable:
             return "lease_ended"
         if (earlier.worker, key) in self._last_commits_refused:
             return "last_commit_refused"
