@@ -238,17 +238,25 @@ def _token_count(usage: object, name: str) -> int | None:
     return count if type(count) is int and count >= 0 else None
 
 
-class HandlerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a handler is given. ``payload`` is the request's JSON object; ``deadline_ms`` is epoch milliseconds."""
+class HandlerRequest(msgspec.Struct, kw_only=True):
+    """What a handler is given. ``payload_json`` is the payload as it came; ``deadline_ms`` is epoch milliseconds."""
 
     request_id: str
     biz_type: str
-    payload: dict[str, Any]
+    payload_json: msgspec.Raw
     tier: Tier
     priority: int
     tenant: str | None
     attempt: int
     deadline_ms: int
+    _payload: dict[str, Any] | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The request's JSON object, decoded when it is first asked for."""
+        if self._payload is None:
+            self._payload = msgspec.json.decode(self.payload_json)
+        return self._payload
 
 
 Handler = Callable[[HandlerRequest], Awaitable[Any]]
@@ -268,7 +276,7 @@ class HandlerBackend:
                 HandlerRequest(
                     request_id=request.request_id,
                     biz_type=request.biz_type,
-                    payload=msgspec.json.decode(request.payload),
+                    payload_json=request.payload,
                     tier=work.tier,
                     priority=work.priority,
                     tenant=request.tenant,
