@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -113,9 +114,11 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert elsewhere.returncode == 3, elsewhere.stderr
     assert {process.pid for process in processes_of(run["token"])} == before
 
-    psutil.Process(min(before)).kill()
+    victim = next(process for process in processes_of(run["token"]) if "run" in process.cmdline())
+    victim.kill()
     repaired = sandbox("up", env=env, cwd=stack_folder)
     assert repaired.returncode == 0, repaired.stderr
+    assert re.search(r"the stack was incomplete \(worker-\d gone or not ready\): restarting it", repaired.stderr)
     assert "is up" in repaired.stderr
     assert processes_of(run["token"]) == []
     now = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())

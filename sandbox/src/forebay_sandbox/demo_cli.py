@@ -44,7 +44,9 @@ def _up() -> None:
     """Start Kafka, an engine and two workers unless they run already, and leave them running."""
     from forebay_sandbox import stack_service
 
-    status, started = stack_service.up(folder=stack_service.DEFAULT_FOLDER)
+    status, started = stack_service.up(
+        folder=stack_service.DEFAULT_FOLDER, warn=lambda text: typer.echo(text, err=True)
+    )
     typer.echo(f"the stack {'is up' if started else 'runs already'}; logs: {status.log_dir}", err=True)
     typer.echo(stack_service.next_steps(status))
 

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -51,8 +52,10 @@ class _Run:
     status: StackStatus | None
 
 
-def up(*, folder: Path) -> tuple[StackStatus, bool]:
+def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]:
     """Start the stack unless it runs already; say where it is and whether it was started now.
+
+    ``warn`` is told when processes of an earlier stack are ended for it, and why.
 
     Kafka is that of FOREBAY_BOOTSTRAP_SERVERS, else the one of `forebay-sandbox kafka up`, which is started when it
     does not run: on port 9092 where that is free. Raises ``ForebayError``.
@@ -66,12 +69,17 @@ def up(*, folder: Path) -> tuple[StackStatus, bool]:
             given = None
         kafka = given or _local_kafka(folder)
         pool = os.environ.get("FOREBAY_POOL", _DEFAULT_POOL)
-        if run is not None and run.status is not None and _runs(run, run.status, kafka, pool=pool):
-            return run.status, False
+        trouble = None
+        if run is not None and processes_of(run.token):
+            trouble = _trouble(run, run.status, kafka, pool=pool)
+            if trouble is None and run.status is not None:
+                return run.status, False
         if given is not None:
             # Before anything is ended: what runs is worth more than a cluster that is not there.
             given.require_reachable()
         # Half a stack, or one at a cluster that is gone, is ended before it is started as a whole.
+        if trouble is not None:
+            warn(f"{trouble}: restarting it as a whole, with a new engine at a new URL")
         _end(folder)
         token = new_token()
         # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
@@ -138,13 +146,18 @@ def _local_kafka(folder: Path) -> KafkaAccess:
     return KafkaAccess(KafkaConnection(bootstrap_servers=status.bootstrap_servers, properties={}))
 
 
-def _runs(run: _Run, status: StackStatus, kafka: KafkaAccess, *, pool: str) -> bool:
-    urls = [f"{status.engine_url}/health", *(f"{url}/readyz" for url in status.worker_urls)]
-    return (
-        (status.bootstrap_servers, status.pool) == (kafka.bootstrap_servers, pool)
-        and len(processes_of(run.token)) == len(urls)
-        and all(_answers(url) for url in urls)
-    )
+def _trouble(run: _Run, status: StackStatus | None, kafka: KafkaAccess, *, pool: str) -> str | None:
+    """Why processes that run cannot stay as they are; None when they are the whole stack."""
+    if status is None:
+        return "an earlier start was not finished"
+    if (status.bootstrap_servers, status.pool) != (kafka.bootstrap_servers, pool):
+        return f"the stack ran at {status.bootstrap_servers} with pool {status.pool}"
+    urls = {"engine": f"{status.engine_url}/health"}
+    urls |= {f"worker-{number}": f"{url}/readyz" for number, url in enumerate(status.worker_urls, 1)}
+    gone = [name for name, url in urls.items() if not _answers(url)]
+    if gone:
+        return f"the stack was incomplete ({', '.join(gone)} gone or not ready)"
+    return None if len(processes_of(run.token)) == len(urls) else "the stack was incomplete"
 
 
 def _answers(url: str) -> bool:
