@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
 from forebay_sandbox.errors import SandboxError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient
 
+_BEING_CHOSEN = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
 _CLIENT_ID = "forebay-sandbox"
 ANSWER_SECONDS_MAX = 30.0
 
@@ -93,12 +94,24 @@ class KafkaAccess:
         return {one.partition: one.offset for one in answers if one.offset >= 0}
 
 
+def _watermarks(consumer: Consumer, partition: TopicPartition, deadline: float) -> tuple[int, int]:
+    """The partition's first offset and its end; a leader that has only just been chosen is asked again."""
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=max(0.1, left))
+        except KafkaException as error:
+            if error.args[0].code() not in _BEING_CHOSEN or left <= 0:
+                raise
+            time.sleep(0.05)
+
+
 def _read_to_end(consumer: Consumer, topic: str, *, timeout_seconds: float) -> list[Message]:
     deadline = time.monotonic() + timeout_seconds
     partitions = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic].partitions
     starts, ends = {}, {}
     for partition in partitions:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout_seconds)
+        low, high = _watermarks(consumer, TopicPartition(topic, partition), deadline)
         if high > low:
             starts[partition], ends[partition] = low, high
     found: dict[int, list[Message]] = {partition: [] for partition in ends}

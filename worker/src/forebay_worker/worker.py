@@ -6,6 +6,7 @@ The event loop's thread owns dispatch, execution and outcomes. Each tier's consu
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import math
 import os
@@ -53,6 +54,9 @@ STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
 HEARTBEAT_SECONDS_MAX = 30.0
+FROZEN_SECONDS = 50.0
+"""Longer than /livez waits: whoever asks it is faster, and may look at the process first."""
+
 EMPTY_SHARE_SECONDS = 10.0
 """With ``group.protocol=consumer`` a member that gets no partition is never called back (librdkafka 2.16, seen)."""
 
@@ -75,6 +79,7 @@ class Worker:
         self._close_threads = threading.Event()
         self._drain = asyncio.Event()
         self._loop_heartbeat = self._clock.monotonic()
+        self._watch_again_at = 0.0
         self._ops_port = 0
         self._share_until = math.inf
 
@@ -114,6 +119,7 @@ class Worker:
             await self._turn_until(self._drain.is_set)
             await self._stop()
         finally:
+            faulthandler.cancel_dump_traceback_later()
             self._close_threads.set()
             await self._backend.close()
             await ops.stop()
@@ -212,6 +218,7 @@ class Worker:
     async def _turn_until(self, done: Any) -> None:
         while not done():
             self._loop_heartbeat = self._clock.monotonic()
+            self._watch_for_freezing(self._loop_heartbeat)
             self._reporter.poll()
             if self._reporter.fatal is not None:
                 # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
@@ -223,6 +230,16 @@ class Worker:
             self._executor.cancel_overdue()
             self._executor.start_runnable()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _watch_for_freezing(self, now: float) -> None:
+        """Ends the process, with every thread's stack on stderr, if the event loop does not turn for `FROZEN_SECONDS`.
+
+        The watch is a thread in C: some of the Kafka client's calls (pause, resume, incremental_assign) hold Python's
+        lock while they wait, and its heartbeats would keep the partitions of a frozen worker for minutes.
+        """
+        if now >= self._watch_again_at:
+            self._watch_again_at = now + FROZEN_SECONDS / 10
+            faulthandler.dump_traceback_later(FROZEN_SECONDS, exit=True)
 
     async def _stop(self) -> None:
         """Lets go of all partitions within a second, then lets finish what runs, delivers, and says so.
