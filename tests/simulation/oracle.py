@@ -206,7 +206,11 @@ class Oracle:
             return True
         # A worker may die between the result and the dead letter, and the next one end the request otherwise.
         results = self.terminals.get(request_id, [])
-        return any(not _needs_letter(result) for result in results) or (bool(results) and request_id in self.dead_ids)
+        if any(not _needs_letter(result) for result in results):
+            return True
+        # The first record of a request still owes the letter when a second one is skipped, as its outcome is known.
+        is_kept = request_id in self.dead_ids or self.accepted[request_id].submissions > 1
+        return bool(results) and is_kept
 
     def committed(self, key: Key, offset: int, metadata: str, worker: str) -> None:
         """The coordinator took a commit."""
