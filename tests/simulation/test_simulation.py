@@ -37,9 +37,8 @@ def test_a_thousand_histories_lose_nothing_and_explain_every_repetition() -> Non
         assert summary.causes[cause] > 0
     for count in ("executions", "outcomes", "retries", "dead_letters", "rebalances", "commits"):
         assert summary.counts[count] > SEEDS / 2
-    assert ran["seconds"] < SECONDS_MAX, (
-        f"{ran['histories_per_minute']} histories a minute: too slow to be run each time"
-    )
+    # On two cores; what other processes take of them is not the simulation's fault.
+    assert summary.cpu_seconds < 2 * SECONDS_MAX, "too slow to be run each time"
 
 
 def _first_seed_that_finds(name: str) -> tuple[str, int | None]:
