@@ -626,7 +626,7 @@ def explode(*_: object, **__: object) -> None:
 def test_nothing_is_committed_for_a_partition_whose_letting_go_failed_oddly(monkeypatch: pytest.MonkeyPatch) -> None:
     bay = bay_with(0, 1)
     monkeypatch.setattr(bay.peers, "tell", explode)
-    bay.consumer.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    bay.consumer.commit_error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     bay.consumer.revoke(P0)
     bay.step()
     bay.consumer.commit_error = None

@@ -19,7 +19,7 @@ from simulated.bay import P0, P1, TOPIC, Bay, bay_with
 from simulated.ports import Key
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
-GONE = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+REFUSED = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 REBALANCING = KafkaError(KafkaError.ILLEGAL_GENERATION)
 
 
@@ -258,7 +258,7 @@ def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
     bay = bay_with(0, 1, 2)
     bay.handed[1].assignment.claims.claim(1)
     bay.finish(0, 2)
-    bay.consumer.commit_error = GONE
+    bay.consumer.commit_error = REFUSED
     bay.consumer.revoke(P0)
     bay.step()
     notice, running = bay.peers.told
@@ -279,7 +279,7 @@ def test_only_the_partitions_whose_last_commit_is_refused_are_told() -> None:
     bay.fill(P1, 0, 1)
     bay.consumer.assign(P1)
     bay.step(2)
-    bay.consumer.commit_partition_errors[P1] = GONE
+    bay.consumer.commit_partition_errors[P1] = REFUSED
     bay.consumer.revoke(P0, P1)
     bay.step()
     assert [notice.partition for notice in bay.peers.told] == [1]
@@ -319,16 +319,29 @@ def test_a_last_commit_in_the_middle_of_a_rebalance_is_made_again_for_half_a_sec
 
 def test_another_error_of_a_last_commit_does_not_pass_by_waiting() -> None:
     bay = bay_with(0)
-    bay.consumer.commit_error = GONE
+    bay.consumer.commit_error = REFUSED
     bay.consumer.revoke(P0)
     bay.step()
     assert len([offsets for offsets, asynchronous in bay.consumer.commits if not asynchronous]) == 1
 
 
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH])
+def test_who_is_no_member_any_more_says_and_hands_over_nothing(code: int) -> None:
+    """The partitions are another's already: what is said of them now would count against that one."""
+    bay = bay_with(0, 1)
+    bay.handed[1].assignment.claims.claim(1)
+    bay.finish(0)
+    bay.consumer.commit_error = KafkaError(code)
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert (bay.peers.told, bay.handed_over, bay.assigned()) == ([], [], [])
+    assert bay.handed[1].assignment.lost
+
+
 def test_what_was_told_but_may_not_be_durable_still_lets_go() -> None:
     bay = bay_with(0)
     bay.handed[0].assignment.claims.claim(0)
-    bay.consumer.commit_error = GONE
+    bay.consumer.commit_error = REFUSED
     bay.peers.can_be_told = False
     bay.consumer.revoke(P0)
     bay.step()
@@ -341,7 +354,7 @@ def test_a_partition_that_comes_back_begins_with_what_was_told_when_it_went() ->
     bay = bay_with(0, 1, 2)
     bay.handed[1].assignment.claims.claim(1)
     bay.finish(0, 2)
-    bay.consumer.commit_error = GONE
+    bay.consumer.commit_error = REFUSED
     bay.consumer.revoke(P0)
     bay.step()
     bay.consumer.commit_error = None
