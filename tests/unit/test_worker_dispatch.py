@@ -26,7 +26,7 @@ from forebay_worker.dispatch import (
 from forebay_worker.lanes import cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
-from forebay_worker.pacing import FixedLimit
+from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.work import Answer, Failure, Work
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work

@@ -17,7 +17,7 @@ from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import RUNS_BETWEEN_YIELDS, Executor
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
-from forebay_worker.pacing import FixedLimit
+from forebay_worker.pacing.fixed import FixedLimit
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

@@ -20,7 +20,7 @@ from forebay_worker.credit import Credit
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
-from forebay_worker.pacing import PacingPolicy
+from forebay_worker.pacing.policy import Ended, PacingPolicy
 from forebay_worker.retry import Next, plan_after_failure
 from forebay_worker.work import Answer, Failure, Work
 
@@ -219,7 +219,16 @@ class Dispatcher:
         in_flight = len(self.running)
         del self.running[id(work)]
         self._rate_count += 1
-        self.policy.observe(now, now - work.started, in_flight, succeeded)
+        self.policy.observe(
+            Ended(
+                at=now,
+                service_seconds=now - work.started,
+                in_flight=in_flight,
+                succeeded=succeeded,
+                prompt_tokens=0,
+                output_tokens=0,
+            )
+        )
         return now
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:

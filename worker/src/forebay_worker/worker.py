@@ -44,7 +44,7 @@ from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.pacing import FixedLimit
+from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.ports import KafkaConsumer, OnCommit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.work import Work

@@ -1,0 +1,27 @@
+"""`fixed`: the same limit always. Pure."""
+
+from __future__ import annotations
+
+from forebay_worker.pacing.policy import Ended, Signals
+
+
+class FixedLimit:
+    """Learns nothing and changes nothing."""
+
+    __slots__ = ("limit_requests",)
+
+    def __init__(self, *, limit_requests: int) -> None:
+        if limit_requests < 1:
+            raise ValueError("limit_requests must be at least 1")
+        self.limit_requests = limit_requests
+
+    def observe(self, ended: Ended) -> None:
+        """Nothing to learn."""
+
+    def refused(self, now: float) -> str | None:
+        """The limit stays; the breaker sees to an overloaded backend."""
+        return None
+
+    def step(self, signals: Signals) -> str | None:
+        """The limit stays."""
+        return None

@@ -1,0 +1,63 @@
+"""Pacing: how many requests may be in flight. Policies are small pure objects: what ended and what was read go in, a
+limit comes out. They never look at a clock and do no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from forebay_worker.signals.readings import EngineReading, GpuReading
+
+
+class Ended(msgspec.Struct, frozen=True, gc=False):
+    """An execution that ended. ``at``: monotonic seconds; ``in_flight`` counts it.
+
+    ``succeeded``: the backend answered. Token counts are what the engine said, else what was predicted; the seconds
+    count from the request's start to its answer.
+    """
+
+    at: float
+    service_seconds: float
+    in_flight: int
+    succeeded: bool
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
+
+    ``waiting``: requests that could start but for the limit. ``token_seconds``: what an output token takes lately, end
+    to end, the prompt's share taken off; None before the first answer.
+    """
+
+    now: float
+    in_flight: int
+    waiting: int
+    token_seconds: float | None = None
+    engine: EngineReading | None = None
+    gpu: GpuReading | None = None
+
+
+class PacingPolicy(Protocol):
+    """Finds the limit for one backend."""
+
+    @property
+    def limit_requests(self) -> int:
+        """How many requests may be in flight now; at least 1."""
+        ...
+
+    def observe(self, ended: Ended) -> None:
+        """Learns from an execution that ended."""
+        ...
+
+    def refused(self, now: float) -> str | None:
+        """The backend refused a request as too much for it (429, 503, 529). Returns why the limit changed, if it did."""
+        ...
+
+    def step(self, signals: Signals) -> str | None:
+        """Decides, once a second. Returns why the limit changed, with figures and units, or None if it did not."""
+        ...
