@@ -15,13 +15,13 @@ class FixedLimit:
             raise ValueError("limit_requests must be at least 1")
         self.limit_requests = limit_requests
 
-    def observe(self, ended: Ended) -> None:
+    def observe(self, _ended: Ended) -> None:
         """Nothing to learn."""
 
-    def refused(self, now: float) -> str | None:
+    def refused(self, _now: float) -> str | None:
         """The limit stays; the breaker sees to an overloaded backend."""
         return None
 
-    def step(self, signals: Signals) -> str | None:
+    def step(self, _signals: Signals) -> str | None:
         """The limit stays."""
         return None

@@ -50,14 +50,14 @@ class PacingPolicy(Protocol):
         """How many requests may be in flight now; at least 1."""
         ...
 
-    def observe(self, ended: Ended) -> None:
+    def observe(self, ended: Ended, /) -> None:
         """Learns from an execution that ended."""
         ...
 
-    def refused(self, now: float) -> str | None:
-        """The backend refused a request as too much for it (429, 503, 529). Returns why the limit changed, if it did."""
+    def refused(self, now: float, /) -> str | None:
+        """The backend refused a request as too much for it (429, 503, 529). Returns as `step` does."""
         ...
 
-    def step(self, signals: Signals) -> str | None:
+    def step(self, signals: Signals, /) -> str | None:
         """Decides, once a second. Returns why the limit changed, with figures and units, or None if it did not."""
         ...
