@@ -89,6 +89,13 @@ def test_a_tier_that_is_none_is_refused_by_name() -> None:
         ({"expire_at": NOW_MS + 700, "sent_at": NOW_MS + 200}, 500, NOW_MS + 700, NOW_MS + 200),
         ({"ttl_ms": 900, "expire_at": NOW_MS - 5}, 900, NOW_MS - 5, NOW_MS),
         ({"ttl_ms": 900, "sent_at": NOW_MS - 100}, 900, NOW_MS + 800, NOW_MS - 100),
+        # An hour behind this machine's clock: one of the two is wrong, and nothing expires for it.
+        (
+            {"expire_at": NOW_MS - 3_595_000, "sent_at": NOW_MS - 3_600_000},
+            5_000,
+            NOW_MS - 3_595_000,
+            NOW_MS - 3_600_000,
+        ),
     ],
 )
 def test_a_record_carries_ttl_expire_at_and_sent_at(

@@ -62,9 +62,9 @@ def test_a_request_is_kept_longer_than_its_deadline_can_be() -> None:
             assert int(spec.config["retention.ms"]) >= TTL_MS_MAX + DAY_MS
 
 
-def test_request_retry_and_results_topics_have_the_brokers_time() -> None:
+def test_request_retry_results_and_coordination_topics_have_the_brokers_time() -> None:
     for name, spec in specs().items():
-        on_append = ".requests." in name or ".retry." in name or name.endswith(".results")
+        on_append = ".requests." in name or ".retry." in name or name.endswith((".results", ".coordination"))
         assert (spec.config.get("message.timestamp.type") == "LogAppendTime") is on_append
 
 

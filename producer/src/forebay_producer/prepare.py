@@ -55,7 +55,8 @@ def prepare(
     - ``request_id``: a new one when there is none.
     - Tier: ``tier``, else what ``priority`` says, else mid. Raises ``UsageError`` when the two disagree.
     - Deadline: ``ttl_ms``, else the time left until ``expire_at``, else the tier's default. The record carries
-      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``.
+      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``, but not
+      where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
 
     Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
     """
@@ -106,7 +107,8 @@ def _tier(priority: object, asked: Tier | str | None) -> Tier:
 
 
 def _fill_deadline(fields: dict[str, Any], *, default_ttl_ms: int, now_ms: int) -> None:
-    if fields.get("sent_at") is None:
+    told_when_sent = fields.get("sent_at") is not None
+    if not told_when_sent:
         fields["sent_at"] = now_ms
     ttl_ms, expire_at, sent_at = fields.get("ttl_ms"), fields.get("expire_at"), fields["sent_at"]
     if not _is_time(sent_at):
@@ -117,7 +119,7 @@ def _fill_deadline(fields: dict[str, Any], *, default_ttl_ms: int, now_ms: int) 
         if type(ttl_ms) is int and 0 < ttl_ms <= TTL_MS_MAX:
             fields["expire_at"] = sent_at + ttl_ms
     elif ttl_ms is None and _is_time(expire_at):
-        if expire_at <= now_ms:
+        if not told_when_sent and expire_at <= now_ms:
             raise PastDeadlineError(
                 "expire_at",
                 f"past deadline: {expire_at} was {datetime.fromtimestamp(expire_at // 1000, UTC).isoformat()}",

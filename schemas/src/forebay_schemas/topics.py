@@ -138,6 +138,14 @@ class Pool:
             spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
             # Outlives the longest deadline: a cancel must still be there when its request is read at last.
             spec(self.control, 1, LATER_BYTES_MAX, cleanup_policy="compact,delete", retention_ms=waiting),
-            spec(self.coordination, 1, LATER_BYTES_MAX, retention_ms=600_000, segment_ms=600_000),
+            # The brokers' time here is what a worker tells its own clock's error by, before it has any result to show.
+            spec(
+                self.coordination,
+                1,
+                LATER_BYTES_MAX,
+                message_timestamp_type=on_append,
+                retention_ms=600_000,
+                segment_ms=600_000,
+            ),
             spec(self.audit, 1, LATER_BYTES_MAX, retention_ms=3 * month),
         ]
