@@ -1,4 +1,4 @@
-"""What arrives: the requests of a workload, from ten minutes of real traces and a seed. Reads this package's own files."""
+"""What arrives: the requests of a workload, from ten minutes of real traces and a seed. Reads the files beside it."""
 
 from __future__ import annotations
 

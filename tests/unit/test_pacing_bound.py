@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from benchmarks.pacing.bound import bound_requests
 from benchmarks.pacing.workloads import Arrival, Hint, arrivals, physics, workloads
+
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_schemas.tiers import Tier
 
