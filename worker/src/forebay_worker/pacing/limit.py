@@ -1,0 +1,49 @@
+"""A limit within its bounds, and the cut that refusals make: what the latency and utilisation policies share. Pure."""
+
+from __future__ import annotations
+
+REFUSED_CUT = 0.7
+REFUSED_CUT_PAUSE_SECONDS = 2.0
+"""What a cut changes shows only when the requests that run have ended; until then refusals tell nothing new."""
+
+USED_SHARE = 0.8
+GROWTH_SHARE = 0.05
+
+
+class Limit:
+    """Requests in flight at most. ``exact`` keeps the fraction, so that small steps add up."""
+
+    __slots__ = ("_limit_max", "_limit_min", "_refused_cut_at", "exact")
+
+    def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:
+        if not 1 <= limit_min <= limit_max:
+            raise ValueError(f"limit_min must be from 1 to limit_max ({limit_max}), got {limit_min}")
+        self._limit_min = limit_min
+        self._limit_max = limit_max
+        self._refused_cut_at = float("-inf")
+        self.exact = float(min(max(limit_start, limit_min), limit_max))
+
+    @property
+    def requests(self) -> int:
+        return int(self.exact)
+
+    def move(self, to: float, cause: str) -> str | None:
+        """Sets the limit, within its bounds. Returns the cause if the number of requests changed."""
+        before = self.requests
+        self.exact = min(max(to, float(self._limit_min)), float(self._limit_max))
+        return None if self.requests == before else cause
+
+    def grow(self, cause: str) -> str | None:
+        """A step up, of one request at least."""
+        return self.move(self.exact + max(1.0, GROWTH_SHARE * self.exact), cause)
+
+    def is_used(self, in_flight: int) -> bool:
+        """Whether so many in flight say anything about a higher limit."""
+        return in_flight >= USED_SHARE * self.exact
+
+    def refused(self, now: float) -> str | None:
+        """A cut, at most once in two seconds; ``now`` in monotonic seconds. Returns as `move` does."""
+        if now - self._refused_cut_at < REFUSED_CUT_PAUSE_SECONDS:
+            return None
+        self._refused_cut_at = now
+        return self.move(self.exact * REFUSED_CUT, "the backend refused a request as too much for it")
