@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forebay_schemas.errors import ForebayError
+
+
+class SignalError(ForebayError):
+    """A source of signals gave nothing that can be used; pacing goes on without it."""
+
+    reason = "signal_missing"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:

@@ -1,0 +1,210 @@
+"""An engine's /metrics page turned into an `EngineReading`, by a table of engines and the names they use. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from forebay_worker.signals.readings import EngineReading, SignalError
+
+REQUESTS_MAX: Final = 1e6
+"""No engine holds more requests; more is a wrong unit or a broken counter."""
+TOTAL_MAX: Final = 2.0**53
+"""From here on a float no longer counts one by one."""
+SHARE_ROUNDING: Final = 0.01
+"""A share this little above 1 is 1, rounded; vLLM divides blocks, SGLang tokens."""
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric's name as the page has it (``_total`` and ``_sum`` included), and labels that its series must have."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=lambda: _NONE)
+
+    def matches(self, sample: Sample) -> bool:
+        return all(sample.labels.get(name) == value for name, value in self.labels.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What one kind of engine calls what. For each field the first name that is on the page counts.
+
+    ``counted_once``: where a series has one of these labels, only the given values count; the others repeat them.
+    """
+
+    name: str
+    running: tuple[Series, ...] = ()
+    waiting: tuple[Series, ...] = ()
+    kv_share: tuple[Series, ...] = ()
+    preemptions: tuple[Series, ...] = ()
+    prompt_tokens: tuple[Series, ...] = ()
+    output_tokens: tuple[Series, ...] = ()
+    counted_once: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def series(self) -> tuple[Series, ...]:
+        """All of them."""
+        return (
+            *(*self.running, *self.waiting, *self.kv_share),
+            *(*self.preemptions, *self.prompt_tokens, *self.output_tokens),
+        )
+
+
+ENGINES: Final[tuple[Engine, ...]] = (
+    Engine(
+        name="vllm",
+        running=(Series("vllm:num_requests_running"),),
+        waiting=(Series("vllm:num_requests_waiting"),),
+        # Renamed in 0.10; versions between show both. Both are shares of 1 in spite of the name.
+        kv_share=(Series("vllm:kv_cache_usage_perc"), Series("vllm:gpu_cache_usage_perc")),
+        preemptions=(Series("vllm:num_preemptions_total"), Series("vllm:num_preemptions")),
+        prompt_tokens=(Series("vllm:prompt_tokens_total"),),
+        output_tokens=(Series("vllm:generation_tokens_total"),),
+    ),
+    Engine(
+        name="sglang",
+        running=(Series("sglang:num_running_reqs"),),
+        waiting=(Series("sglang:num_queue_reqs"),),
+        kv_share=(Series("sglang:token_usage"),),
+        # Without _total it is a gauge of the last step's, which says nothing of growth.
+        preemptions=(Series("sglang:num_retracted_requests_total"), Series("sglang:num_retracted_reqs_total")),
+        prompt_tokens=(Series("sglang:prompt_tokens_total"),),
+        output_tokens=(Series("sglang:generation_tokens_total"),),
+        # With metrics for all schedulers each rank says the same; with priorities each has a series beside the sum.
+        counted_once={"tp_rank": ("", "0"), "pp_rank": ("", "0"), "priority": ("",)},
+    ),
+    Engine(
+        name="llama.cpp",
+        running=(Series("llamacpp:requests_processing"),),
+        waiting=(Series("llamacpp:requests_deferred"),),
+        kv_share=(Series("llamacpp:kv_cache_usage_ratio"),),  # until 2025
+        prompt_tokens=(Series("llamacpp:prompt_tokens_total"),),
+        output_tokens=(Series("llamacpp:tokens_predicted_total"),),
+    ),
+    Engine(
+        name="tgi",
+        running=(Series("tgi_batch_current_size"),),
+        waiting=(Series("tgi_queue_size"),),
+        prompt_tokens=(Series("tgi_request_input_length_sum"),),
+        output_tokens=(Series("tgi_request_generated_tokens_sum"),),
+    ),
+    Engine(
+        name="trtllm-serve",
+        running=(Series("trtllm_num_requests_running"),),
+        waiting=(Series("trtllm_num_requests_waiting"),),
+        kv_share=(Series("trtllm_kv_cache_utilization"),),
+        prompt_tokens=(Series("trtllm_prompt_tokens_total"),),
+        output_tokens=(Series("trtllm_generation_tokens_total"),),
+    ),
+    Engine(
+        name="triton",
+        running=(Series("nv_trt_llm_request_metrics", {"request_type": "scheduled"}),),
+        waiting=(
+            Series("nv_trt_llm_request_metrics", {"request_type": "waiting"}),
+            Series("nv_inference_pending_request_count"),
+        ),
+        kv_share=(Series("nv_trt_llm_kv_cache_block_metrics", {"kv_cache_block_type": "fraction"}),),
+    ),
+    Engine(
+        name="xpyd-sim",
+        running=(Series("xpyd_sim_decode_batch_size"), Series("xpyd_sim_active_requests")),
+        waiting=(Series("xpyd_sim_prefill_queue_depth"),),
+        output_tokens=(Series("xpyd_sim_tokens_generated_total"),),
+    ),
+)
+"""A page that several match is the first one's: Triton shows its own metrics beside those of the vLLM inside it."""
+
+
+def read_engine_metrics(page: str, *, at: float) -> EngineReading:
+    """Reads a page in Prometheus' text format. ``at``: monotonic seconds.
+
+    Counts are summed over models and label sets; of shares the highest counts. A value that is no number, negative or
+    absurd makes its field None. Raises ``SignalError`` when no engine of the table wrote the page, or nothing on it can
+    be read.
+    """
+    found, garbled = _samples(page)
+    engine = next(
+        (engine for engine in ENGINES if any(s.name in found or s.name in garbled for s in engine.series())), None
+    )
+    if engine is None:
+        names = ", ".join(engine.name for engine in ENGINES)
+        raise SignalError(f"no metric of {names} is on the page")
+    look = _Look(engine=engine, found=found, garbled=garbled)
+    reading = EngineReading(
+        at=at,
+        running_requests=look.sum(engine.running, REQUESTS_MAX),
+        waiting_requests=look.sum(engine.waiting, REQUESTS_MAX),
+        kv_used_share=look.highest_share(engine.kv_share),
+        preemptions_total=look.sum(engine.preemptions, TOTAL_MAX),
+        prompt_tokens_total=look.sum(engine.prompt_tokens, TOTAL_MAX),
+        output_tokens_total=look.sum(engine.output_tokens, TOTAL_MAX),
+    )
+    if reading == EngineReading(at=at):
+        raise SignalError(f"none of the metrics of {engine.name} on the page has a value that can be used")
+    return reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """What is on one page."""
+
+    engine: Engine
+    found: Mapping[str, list[Sample]]
+    garbled: frozenset[str]
+
+    def sum(self, series: tuple[Series, ...], maximum: float) -> float | None:
+        values = self._values(series)
+        # The comparison is false for NaN.
+        return sum(values) if values and all(0 <= value <= maximum for value in values) else None
+
+    def highest_share(self, series: tuple[Series, ...]) -> float | None:
+        values = self._values(series)
+        usable = values and all(0 <= value <= 1 + SHARE_ROUNDING for value in values)
+        return min(max(values), 1.0) if usable else None
+
+    def _values(self, series: tuple[Series, ...]) -> list[float]:
+        for one in series:
+            if one.name in self.garbled:
+                return []
+            values = [s.value for s in self.found.get(one.name, ()) if one.matches(s) and self._counts(s)]
+            if values:
+                return values
+        return []
+
+    def _counts(self, sample: Sample) -> bool:
+        return all(sample.labels.get(label, values[0]) in values for label, values in self.engine.counted_once.items())
+
+
+def _samples(page: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
+    """The samples of the table's names, and the names on lines that cannot be parsed.
+
+    Only those lines are parsed, one by one: a page of vLLM's has a thousand more, mostly buckets, and the parser takes
+    10 microseconds a line; and one bad line spoils its own field only.
+    """
+    found: dict[str, list[Sample]] = {}
+    garbled = set()
+    for match in _wanted_lines().finditer(page):
+        try:
+            families = list(text_string_to_metric_families(match[0].strip() + "\n"))
+        except (ValueError, IndexError, KeyError):
+            garbled.add(match["name"])
+            continue
+        for family in families:
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample)
+    return found, frozenset(garbled)
+
+
+@cache
+def _wanted_lines() -> re.Pattern[str]:
+    names = sorted({re.escape(series.name) for engine in ENGINES for series in engine.series()})
+    return re.compile(rf"^[ \t]*(?P<name>{'|'.join(names)})(?=[{{ \t]).*$", re.MULTILINE)

@@ -1,0 +1,99 @@
+"""GPU utilisation by a PromQL query, from DCGM's exporter say. I/O: one HTTP request a second, on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from forebay_schemas.clock import Clock
+from forebay_worker.signals.fetch import PERIOD_SECONDS, fetch
+from forebay_worker.signals.gpu_check import check_percent
+from forebay_worker.signals.readings import GpuReading, SignalError
+
+SAMPLE_SECONDS_MAX: Final = 60.0
+"""An older sample is refused: exporters are scraped every 15 to 30 s. By itself Prometheus looks back 5 minutes."""
+
+
+class PrometheusGpu:
+    """A Prometheus, or what speaks its API. ``url``: without /api/v1, may have a path. ``query``: PromQL whose result,
+    a scalar or a vector with an element a device, is in percent, 0 to 100; several are averaged."""
+
+    name = "prometheus"
+
+    def __init__(self, *, url: str, query: str, clock: Clock) -> None:
+        base = URL(url.rstrip("/"))
+        # lookback_delta bounds the age of the samples inside the query, by Prometheus' own clock.
+        self._url = (base / "api/v1/query").with_query(query=query, lookback_delta=f"{SAMPLE_SECONDS_MAX:.0f}s")
+        self._clock = clock
+
+    async def follow(self, *, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> None:
+        """Runs until it is cancelled. ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is
+        none. Neither may raise."""
+        async with aiohttp.ClientSession() as session:
+            while True:
+                started = self._clock.monotonic()
+                try:
+                    reply = await fetch(session, self._url)
+                    wall_ms = _server_ms(reply.date) or self._clock.wall_ms()
+                    heard(*read_query_result(reply.body, at=started, wall_ms=wall_ms))
+                except SignalError as error:
+                    failed(str(error))
+                await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock.monotonic() - started)))
+
+
+def read_query_result(body: bytes, *, at: float, wall_ms: int) -> tuple[GpuReading, str | None]:
+    """The reading in an instant query's answer, and what was refused in it. Pure.
+
+    ``at``: monotonic seconds. ``wall_ms``: epoch milliseconds by the server's clock, to tell an old answer. Raises
+    ``SignalError`` when nothing in it can be used.
+    """
+    samples = _samples(body)
+    shares: list[float] = []
+    problems: list[str] = []
+    for sample in samples:
+        try:
+            stamp, text = sample
+            age_seconds = wall_ms / 1000 - float(stamp)
+            share = check_percent(float(text))
+        except (TypeError, ValueError):
+            problems.append(f"unreadable sample {sample!r:.80}")
+            continue
+        if not abs(age_seconds) <= SAMPLE_SECONDS_MAX:
+            problems.append(f"a sample that is {age_seconds:.0f} s old is refused")
+        elif share is None:
+            problems.append(f"{text!r:.40} is no percentage and refused")
+        else:
+            shares.append(share)
+    if not shares:
+        raise SignalError("FOREBAY_GPU_QUERY: " + ("; ".join(problems) or "the query's result is empty"))
+    return GpuReading(at=at, utilisation=sum(shares) / len(shares)), "; ".join(problems) or None
+
+
+def _samples(body: bytes) -> list[Any]:
+    """The [time, value] pairs of the answer."""
+    try:
+        answer = json.loads(body)
+        if answer["status"] != "success":
+            raise SignalError(f"FOREBAY_GPU_QUERY: Prometheus says: {answer.get('error')!s:.200}")
+        kind, result = answer["data"]["resultType"], answer["data"]["result"]
+        if kind == "scalar":
+            return [result]
+        if kind == "vector":
+            return [element["value"] for element in result]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise SignalError("FOREBAY_GPU_PROMETHEUS_URL: the answer is none of Prometheus' query API") from None
+    raise SignalError(f"FOREBAY_GPU_QUERY: the result is a {kind!s:.20}; let it be an instant vector or a scalar")
+
+
+def _server_ms(date: str | None) -> int | None:
+    """The server's clock, so that this machine's may be wrong."""
+    try:
+        return int(parsedate_to_datetime(date).timestamp() * 1000) if date else None
+    except ValueError:
+        return None
