@@ -1,11 +1,11 @@
-"""The order in which requests leave the lanes, what expires out of them, and how many bytes they hold."""
+"""The order in which requests leave the lanes, and what is taken out of them: expired, given up, swept, removed."""
 
 from __future__ import annotations
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import pytest
 
 from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lane, Lanes, cost_bytes
 from forebay_worker.work import Work
 from simulated.ports import NOW_MS
@@ -14,10 +14,19 @@ from simulated.works import make_assignment, make_work
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW
 
 
+def push(lanes: Lanes, work: Work) -> None:
+    lanes.push(work, 0.0)
+
+
+def take(lanes: Lanes) -> Work | None:
+    """The next one, when nothing runs and no time has passed: nobody is owed anything."""
+    return lanes.pop(0.0, running={}, limit=1)
+
+
 def drained(lanes: Lanes) -> list[str]:
     """The ids in the order in which they leave."""
     ids = []
-    while (work := lanes.pop()) is not None:
+    while (work := take(lanes)) is not None:
         assert work.request is not None
         ids.append(work.request.request_id)
     return ids
@@ -26,7 +35,7 @@ def drained(lanes: Lanes) -> list[str]:
 def lanes_with(*waiting: tuple[Tier, int, str]) -> Lanes:
     lanes = Lanes()
     for offset, (tier, priority, request_id) in enumerate(waiting):
-        lanes.push(make_work(make_assignment(tier), offset=offset, priority=priority, request_id=request_id))
+        push(lanes, make_work(make_assignment(tier), offset=offset, priority=priority, request_id=request_id))
     return lanes
 
 
@@ -44,9 +53,9 @@ def test_within_a_tier_the_integer_decides_and_then_the_arrival() -> None:
 
 def test_what_comes_back_stands_behind_its_equals_and_before_its_lessers() -> None:
     lanes = lanes_with((MID, 5, "first"), (MID, 5, "second"), (MID, 4, "lesser"))
-    first = lanes.pop()
+    first = take(lanes)
     assert first is not None
-    lanes.push(first)
+    push(lanes, first)
     assert drained(lanes) == ["second", "first", "lesser"]
 
 
@@ -54,94 +63,143 @@ def test_exactly_the_expired_are_taken_out() -> None:
     assignment = make_assignment(MID)
     lanes = Lanes()
     for offset, ttl_ms in enumerate((1_000, 2_000, 3_000)):
-        lanes.push(make_work(assignment, offset=offset, ttl_ms=ttl_ms))
+        push(lanes, make_work(assignment, offset=offset, ttl_ms=ttl_ms))
     assert lanes.remove_expired(NOW_MS + 999) == []
     # A deadline is the first instant at which the outcome is worth nothing.
     assert [work.offset for work in lanes.remove_expired(NOW_MS + 2_000)] == [0, 1]
     assert drained(lanes) == ["r-2"]
 
 
-def test_what_was_given_up_leaves_with_the_expired_and_is_not_reported() -> None:
+def test_what_was_given_up_leaves_with_a_sweep_and_is_not_reported() -> None:
     ours, given_up = make_assignment(MID, partition=0), make_assignment(MID, partition=1)
     lanes = Lanes()
     for offset, assignment in enumerate((ours, given_up, ours, given_up)):
-        lanes.push(make_work(assignment, offset=offset, ttl_ms=1_000 + offset))
+        push(lanes, make_work(assignment, offset=offset, ttl_ms=1_000 + offset))
     given_up.claims.close()
     assert [work.offset for work in lanes.remove_expired(NOW_MS + 1_001)] == [0]
+    assert lanes.sweep(100, lambda _: False) == []
     assert lanes[MID].size_bytes == cost_bytes([make_work(ours, offset=2, ttl_ms=1_002)])
     assert drained(lanes) == ["r-2"]
 
 
+def test_a_sweep_goes_round_and_drops_what_it_is_told_to() -> None:
+    lanes = Lanes()
+    for offset in range(30):
+        push(lanes, make_work(make_assignment(TIERS[offset % 3]), offset=offset))
+    seen: list[int] = []
+
+    def drop(work: Work) -> bool:
+        seen.append(work.offset)
+        return work.offset == 17
+
+    dropped = [lanes.sweep(budget, drop) for budget in (7, 7, 7, 7, 2)]
+    assert sorted(seen) == list(range(30)), "each is looked at once in a round"
+    assert [work.offset for works in dropped for work in works] == [17]
+    seen.clear()
+    assert lanes.sweep(1_000, drop) == []
+    assert len(seen) == 29, "no request is looked at twice in one sweep"
+
+
+def test_while_requests_come_and_go_a_sweep_still_sees_each_that_stays() -> None:
+    lanes = Lanes()
+    staying = [make_work(make_assignment(LOW), offset=offset, priority=0) for offset in range(50)]
+    for work in staying:
+        push(lanes, work)
+    seen = set()
+
+    def drop(work: Work) -> bool:
+        seen.add(work.offset)
+        return False
+
+    for offset in range(100, 160):
+        push(lanes, make_work(make_assignment(LOW), offset=offset, priority=3))
+        lanes.sweep(2, drop)
+        assert take(lanes) not in staying
+    assert seen >= {work.offset for work in staying}
+
+
+def test_one_taken_out_leaves_the_others_as_they_stand() -> None:
+    works = [make_work(make_assignment(MID), offset=offset) for offset in range(5)]
+    lanes = Lanes()
+    for work in works:
+        push(lanes, work)
+    lanes.remove(works[3])
+    lanes.remove(works[0])
+    with pytest.raises(KeyError):
+        lanes.remove(works[3])
+    assert drained(lanes) == ["r-1", "r-2", "r-4"]
+
+
+def test_the_oldest_first_is_by_the_first_enqueue() -> None:
+    lanes = Lanes()
+    for offset, enqueued_at in enumerate((NOW_MS + 5, NOW_MS - 70, NOW_MS)):
+        push(lanes, make_work(make_assignment(LOW), offset=offset, enqueued_at=enqueued_at, priority=offset))
+    assert [work.offset for work in lanes[LOW].waiting_oldest_first()] == [1, 2, 0]
+
+
+def test_a_lane_knows_the_predicted_work_in_it_and_its_tenants() -> None:
+    lanes = Lanes()
+    for offset, tenant in enumerate(("a", "b", None, "a")):
+        work = make_work(make_assignment(MID), offset=offset, tenant=tenant, priority=4 + offset % 2)
+        work.cost_seconds, work.prompt_tokens = offset + 0.5, 100 * offset
+        push(lanes, work)
+    lane = lanes[MID]
+    assert (lane.cost_seconds, lane.prompt_tokens, lane.tenants) == (8.0, 600, 3)
+    taken = take(lanes)
+    assert taken is not None
+    assert (lane.cost_seconds, lane.prompt_tokens) == (8.0 - taken.cost_seconds, 600 - taken.prompt_tokens)
+    drained(lanes)
+    assert (lane.cost_seconds, lane.prompt_tokens, lane.tenants) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("order", "ids"),
+    [
+        (LaneOrder.FIFO, ["long", "late", "short", "old"]),
+        (LaneOrder.EDF, ["late", "old", "short", "long"]),
+        (LaneOrder.SJF_AGED, ["old", "short", "late", "long"]),
+    ],
+)
+def test_the_order_decides_between_equals(order: LaneOrder, ids: list[str]) -> None:
+    lanes = Lanes(order=order)
+    for offset, (request_id, ttl_ms, cost_seconds, arrived) in enumerate(
+        (("long", 9_000, 20.0, 1_000.0), ("late", 1_000, 5.0, 1_000.0), ("short", 8_000, 1.0, 1_000.0)),
+    ):
+        work = make_work(make_assignment(MID), offset=offset, request_id=request_id, ttl_ms=ttl_ms)
+        work.cost_seconds, work.arrived = cost_seconds, arrived
+        push(lanes, work)
+    # It costs nine seconds more than the short one, and has waited for 500 s longer.
+    old = make_work(make_assignment(MID), offset=9, request_id="old", ttl_ms=7_000)
+    old.cost_seconds, old.arrived = 10.0, 500.0
+    push(lanes, old)
+    assert drained(lanes) == ids
+
+
+def test_requests_of_unknown_cost_leave_as_they_came() -> None:
+    lanes = Lanes(order=LaneOrder.SJF_AGED)
+    for offset in range(5):
+        work = make_work(make_assignment(MID), offset=offset)
+        work.arrived = 100.0 + offset
+        push(lanes, work)
+    assert drained(lanes) == [f"r-{offset}" for offset in range(5)]
+
+
+def test_a_weight_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="weight"):
+        Lanes(weights={"batch": 0.0})
+
+
 def test_a_probe_is_a_request_that_did_not_fail_yet_then_the_one_that_failed_longest_ago() -> None:
     lanes = lanes_with((HIGH, 9, "late"), (HIGH, 8, "early"), (MID, 5, "sound"), (MID, 4, "sound too"))
-    late, early = lanes.pop(), lanes.pop()
+    late, early = take(lanes), take(lanes)
     assert late is not None
     assert early is not None
     late.failed_at, early.failed_at = 20.0, 10.0
-    lanes.push(late)
-    lanes.push(early)
+    push(lanes, late)
+    push(lanes, early)
     probes = [lanes.pop_probe() for _ in range(5)]
     assert [work and work.request_id for work in probes] == ["sound", "sound too", "early", "late", None]
     assert all(lanes[tier].size_bytes == 0 for tier in TIERS)
-
-
-_steps = st.one_of(
-    st.tuples(
-        st.just("push"), st.sampled_from(TIERS), st.integers(0, 10), st.integers(1, 30_000), st.integers(0, 20_000)
-    ),
-    st.tuples(st.just("pop")),
-    st.tuples(st.just("probe")),
-    st.tuples(st.just("expire"), st.integers(0, 10_000)),
-    st.tuples(st.just("give up"), st.sampled_from(TIERS)),
-)
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(_steps, max_size=60))
-def test_bytes_and_order_are_right_after_any_sequence(steps: list[tuple[object, ...]]) -> None:
-    lanes = Lanes()
-    assignments = {tier: make_assignment(tier) for tier in TIERS}
-    waiting: list[Work] = []
-    now_ms = NOW_MS
-    for offset, step in enumerate(steps):
-        match step:
-            case ("push", Tier() as tier, int(priority), int(ttl_ms), int(size)):
-                work = make_work(
-                    assignments[tier],
-                    offset=offset,
-                    priority=priority,
-                    ttl_ms=now_ms - NOW_MS + ttl_ms,
-                    payload={"x": "y" * size},
-                )
-                lanes.push(work)
-                waiting.append(work)
-            case ("pop",):
-                popped = lanes.pop()
-                best = min(
-                    waiting, key=lambda each: (TIERS.index(each.tier), -each.priority, each.offset), default=None
-                )
-                assert popped is best
-                waiting = [each for each in waiting if each is not popped]
-            case ("probe",):
-                popped = lanes.pop_probe()
-                assert (popped is None) == (not waiting)
-                waiting = [each for each in waiting if each is not popped]
-            case ("expire", int(milliseconds)):
-                now_ms += milliseconds
-                removed = lanes.remove_expired(now_ms)
-                due = [each for each in waiting if each.deadline_ms <= now_ms and each.assignment.claims.is_open]
-                assert sorted(each.offset for each in removed) == [each.offset for each in due]
-                waiting = [each for each in waiting if each.deadline_ms > now_ms and each.assignment.claims.is_open]
-            case ("give up", Tier() as tier):
-                # Its requests stay until they are looked at.
-                assignments[tier].claims.close()
-                lanes.remove_expired(now_ms)
-                waiting = [each for each in waiting if each.assignment.claims.is_open and each.deadline_ms > now_ms]
-                assignments[tier] = make_assignment(tier)
-        for tier in TIERS:
-            assert lanes[tier].size_bytes == cost_bytes(each for each in waiting if each.tier is tier)
-            assert len(lanes[tier]) == sum(each.tier is tier for each in waiting)
-        assert bool(lanes) == bool(waiting)
 
 
 def test_an_empty_lane_has_no_size() -> None:

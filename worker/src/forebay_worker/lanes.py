@@ -1,16 +1,28 @@
-"""The lanes: requests that wait in this worker, one lane per tier, in order of urgency. Pure; one thread uses it."""
+"""The lanes: requests that wait in this worker, one lane per tier, in order of urgency. Pure; one thread uses it.
+
+With n requests of t tenants in a lane: `push`, `pop` and `remove` O(log n + log t) amortised, `remove_expired`
+O(expired * log n), `sweep` O(budget + dropped * log n), lengths and sums O(1); `pop_probe` O(n) and
+`waiting_oldest_first` O(n log n), both rarely asked. What is taken out of turn leaves dead entries in the heaps; a heap
+is rebuilt when half of it is dead.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.lane_order import LaneOrder, urgency
+from forebay_worker.tenants import STALE_ENTRIES_MAX, FairQueue
+from forebay_worker.tier_shares import TierShares
 from forebay_worker.work import Work
 
 RECORD_OVERHEAD_BYTES = 1_500
 """What a waiting request costs in memory beyond its value (measured: objects of confluent-kafka, msgspec and ours)."""
+
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+NOTHING_RUNS: Mapping[Tier, int] = MappingProxyType({})
 
 
 def cost_bytes(works: Iterable[Work]) -> int:
@@ -18,89 +30,219 @@ def cost_bytes(works: Iterable[Work]) -> int:
     return sum(work.size_bytes + RECORD_OVERHEAD_BYTES for work in works)
 
 
+def _tenant_of(work: Work) -> str | None:
+    return work.request.tenant if work.request is not None else None
+
+
 class Lane:
-    """One tier's waiting requests: by the integer priority, then in order of arrival."""
+    """One tier's waiting requests: by the integer priority, then fair among tenants, then in the order given.
 
-    __slots__ = ("_arrivals", "_heap", "size_bytes")
+    ``size_bytes``, ``cost_seconds`` and ``prompt_tokens`` are sums over what waits. A request's predictions, priority
+    and deadline do not change while it waits.
+    """
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Work]] = []
-        self._arrivals = count()
+    __slots__ = (
+        "_cursor",
+        "_deadlines",
+        "_next_number",
+        "_numbers",
+        "_order",
+        "_places",
+        "_queues",
+        "_queues_by_priority",
+        "_round",
+        "_waiting",
+        "_weights",
+        "cost_seconds",
+        "prompt_tokens",
+        "size_bytes",
+    )
+
+    def __init__(self, *, order: LaneOrder = LaneOrder.SJF_AGED, weights: Mapping[str, float] = NO_WEIGHTS) -> None:
+        self._order = order
+        self._weights = weights
+        self._next_number = 0
+        self._waiting: dict[int, Work] = {}
+        """By number, which is the order of arrival."""
+        self._numbers: dict[int, int] = {}
+        """By the request's identity: a request waits once at most."""
+        self._queues_by_priority: dict[int, FairQueue] = {}
+        self._queues: list[FairQueue] = []
+        """The same, most urgent first; there are eleven at most."""
+        self._deadlines: list[tuple[int, int]] = []
+        self._round: list[int] = []
+        """The numbers of all that wait, in no order: those below the cursor are still to be looked at in this round."""
+        self._places: dict[int, int] = {}
+        self._cursor = 0
         self.size_bytes = 0
+        self.cost_seconds = 0.0
+        self.prompt_tokens = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._waiting)
+
+    @property
+    def tenants(self) -> int:
+        """How many tenants have requests waiting. O(t)."""
+        return len({name for queue in self._queues for name in queue.names()})
 
     def push(self, work: Work) -> None:
-        """Adds a request behind those of the same priority."""
-        heapq.heappush(self._heap, (-work.priority, next(self._arrivals), work))
+        """Adds a request that does not wait here yet."""
+        number = self._next_number
+        self._next_number = number + 1
+        self._waiting[number] = work
+        self._numbers[id(work)] = number
+        self._places[number] = len(self._round)
+        self._round.append(number)
+        queue = self._queues_by_priority.get(work.priority)
+        if queue is None:
+            queue = self._add_queue(work.priority)
+        queue.push(_tenant_of(work), urgency(self._order, work, number), number)
+        heapq.heappush(self._deadlines, (work.deadline_ms, number))
         self.size_bytes += work.size_bytes + RECORD_OVERHEAD_BYTES
+        self.cost_seconds += work.cost_seconds
+        self.prompt_tokens += work.prompt_tokens
 
     def pop(self) -> Work:
         """Takes the most urgent one. Raises IndexError when the lane is empty."""
-        work = heapq.heappop(self._heap)[2]
-        self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
-        return work
+        for queue in self._queues:
+            if queue.size:
+                return self._leave(queue.pop())
+        raise IndexError("pop from an empty lane")
 
-    def remove(self, entry: tuple[int, int, Work]) -> Work:
-        """Takes out one entry, wherever it stands."""
-        self._heap.remove(entry)
-        heapq.heapify(self._heap)
-        work = entry[2]
-        self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
-        return work
+    def remove(self, work: Work) -> None:
+        """Takes out one request, wherever it stands. Raises KeyError when it does not wait here."""
+        self._take_out(self._numbers[id(work)])
 
     def remove_expired(self, now_ms: int) -> list[Work]:
-        """Takes out those whose deadline has passed, and silently those whose partition was given up."""
-        heap = self._heap
-        if not any(work.deadline_ms <= now_ms or not work.assignment.claims.is_open for _, _, work in heap):
-            return []
-        kept, expired = [], []
-        for entry in heap:
-            work = entry[2]
-            if not work.assignment.claims.is_open:
-                continue
-            if work.deadline_ms <= now_ms:
-                expired.append(work)
-            else:
-                kept.append(entry)
-        heapq.heapify(kept)
-        self._heap = kept
-        self.size_bytes = cost_bytes(work for _, _, work in kept)
+        """Takes out those whose deadline has passed, earliest first; silently those of a partition given up."""
+        expired = []
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ms:
+            number = heapq.heappop(deadlines)[1]
+            if number in self._waiting:
+                work = self._take_out(number)
+                if work.assignment.claims.is_open:
+                    expired.append(work)
         return expired
+
+    @property
+    def is_round_over(self) -> bool:
+        """Whether `sweep` looked at all that it found when its round began, but for what left since."""
+        return self._cursor == 0
+
+    def sweep(self, budget: int, drop: Callable[[Work], bool], dropped: list[Work]) -> int:
+        """Goes on with its round, to the round's end at most. Returns how many requests it looked at."""
+        numbers = self._round
+        cursor = min(self._cursor, len(numbers)) or len(numbers)
+        looks = min(budget, cursor)
+        for place in range(cursor - 1, cursor - 1 - looks, -1):
+            number = numbers[place]
+            work = self._waiting[number]
+            if not work.assignment.claims.is_open:
+                self._take_out(number)
+            elif drop(work):
+                dropped.append(self._take_out(number))
+        self._cursor = cursor - looks
+        return looks
+
+    def waiting(self) -> Iterable[tuple[float, int, Work]]:
+        """All that waits, in no order: urgency, number and request."""
+        return ((urgency(self._order, work, number), number, work) for number, work in self._waiting.items())
+
+    def waiting_oldest_first(self) -> list[Work]:
+        """All that waits, by the time of its first enqueue."""
+        return sorted(self._waiting.values(), key=lambda work: work.first_enqueued_at)
+
+    def _add_queue(self, priority: int) -> FairQueue:
+        queues = self._queues_by_priority
+        queues[priority] = FairQueue(waiting=self._waiting, weights=self._weights)
+        self._queues = [queues[each] for each in sorted(queues, reverse=True)]
+        return queues[priority]
+
+    def _take_out(self, number: int) -> Work:
+        work = self._leave(number)
+        self._queues_by_priority[work.priority].removed(_tenant_of(work))
+        return work
+
+    def _leave(self, number: int) -> Work:
+        waiting, numbers, places = self._waiting, self._round, self._places
+        work = waiting.pop(number)
+        del self._numbers[id(work)]
+        # The last of the round takes its place. It was looked at already or its new place is still to come: a round
+        # goes from the end to the front, so none is passed over.
+        place, last = places.pop(number), numbers.pop()
+        if last != number:
+            numbers[place] = last
+            places[last] = place
+        if not waiting:
+            self._deadlines.clear()
+            self.size_bytes = self.prompt_tokens = 0
+            self.cost_seconds = 0.0
+            return work
+        self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
+        self.cost_seconds -= work.cost_seconds
+        self.prompt_tokens -= work.prompt_tokens
+        if len(self._deadlines) > 2 * len(waiting) + STALE_ENTRIES_MAX:
+            self._deadlines[:] = [entry for entry in self._deadlines if entry[1] in waiting]
+            heapq.heapify(self._deadlines)
+        return work
 
 
 class Lanes:
-    """All lanes of a worker; strict priority across tiers: high before mid before low."""
+    """All lanes of a worker: high before mid before low, within what `TierShares` guarantees each of them.
 
-    __slots__ = ("_lanes", "_ordered")
+    ``order`` and ``weights`` (tenants' shares, 1 for those not named, all above 0) hold for each lane.
+    """
 
-    def __init__(self) -> None:
-        self._lanes = {tier: Lane() for tier in TIERS}
+    __slots__ = ("_high", "_lanes", "_low", "_mid", "_ordered", "_sweeping", "shares")
+
+    def __init__(
+        self,
+        *,
+        order: LaneOrder = LaneOrder.SJF_AGED,
+        weights: Mapping[str, float] = NO_WEIGHTS,
+        shares: TierShares | None = None,
+    ) -> None:
+        if any(weight <= 0 for weight in weights.values()):
+            raise ValueError("a tenant's weight must be above 0")
+        self._lanes = {tier: Lane(order=order, weights=weights) for tier in TIERS}
         self._ordered = tuple(self._lanes.values())
+        self._high, self._mid, self._low = self._ordered
+        self.shares = shares if shares is not None else TierShares()
+        self._sweeping = 0
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self._ordered)
 
     def __bool__(self) -> bool:
-        for lane in self._ordered:  # noqa: SIM110 - any() with a generator costs a microsecond, once a request
-            if lane._heap:
-                return True
-        return False
+        return bool(self._high._waiting or self._mid._waiting or self._low._waiting)
 
     def __getitem__(self, tier: Tier) -> Lane:
         return self._lanes[tier]
 
-    def push(self, work: Work) -> None:
+    def push(self, work: Work, now: float = 0.0) -> None:
         """Adds a request to its tier's lane."""
-        self._lanes[work.assignment.tier].push(work)
+        tier = work.assignment.tier
+        lane = self._lanes[tier]
+        self.shares.arrived(tier, now, first=not lane._waiting)
+        lane.push(work)
 
-    def pop(self) -> Work | None:
-        """Takes the request to run next; None when all lanes are empty."""
-        for lane in self._ordered:
-            if lane._heap:
-                return lane.pop()
-        return None
+    def pop(self, now: float = 0.0, *, running: Mapping[Tier, int] = NOTHING_RUNS, limit: int = 1) -> Work | None:
+        """Takes the request to start now in a slot that is free.
+
+        None when nothing waits, or only what must not take the reserve: the reserve ends with time, so the caller asks
+        again. ``running``: how many run, by tier; ``limit``: how many may.
+        """
+        tier = self.shares.choose(
+            now,
+            high=bool(self._high._waiting),
+            mid=bool(self._mid._waiting),
+            low=bool(self._low._waiting),
+            running=running,
+            limit=limit,
+        )
+        return None if tier is None else self._lanes[tier].pop()
 
     def pop_probe(self) -> Work | None:
         """Takes the request to try a broken backend with: one that never failed, else the one that failed longest ago.
@@ -109,11 +251,36 @@ class Lanes:
         if it were each probe, no other would ever be tried.
         """
         candidates = (
-            (entry[2].failed_at, rank, entry) for rank, lane in enumerate(self._ordered) for entry in lane._heap
+            (work.failed_at, rank, -work.priority, urgency_of_it, number, work)
+            for rank, lane in enumerate(self._ordered)
+            for urgency_of_it, number, work in lane.waiting()
         )
         best = min(candidates, default=None)
-        return None if best is None else self._ordered[best[1]].remove(best[2])
+        if best is None:
+            return None
+        self.remove(best[-1])
+        return best[-1]
+
+    def remove(self, work: Work) -> None:
+        """Takes out one request, wherever it stands. Raises KeyError when it does not wait."""
+        self._lanes[work.assignment.tier].remove(work)
 
     def remove_expired(self, now_ms: int) -> list[Work]:
         """Takes out every request whose deadline has passed."""
         return [work for lane in self._ordered for work in lane.remove_expired(now_ms)]
+
+    def sweep(self, budget: int, drop: Callable[[Work], bool]) -> list[Work]:
+        """Looks at ``budget`` waiting requests and takes out those for which ``drop`` is true, which it returns, and
+        silently those of a partition that was given up.
+
+        The next call goes on where this one ended, so that each is looked at in turn. ``drop`` must not change the
+        lanes.
+        """
+        dropped: list[Work] = []
+        left = min(budget, len(self))
+        while left > 0:
+            lane = self._ordered[self._sweeping]
+            left -= lane.sweep(left, drop, dropped)
+            if lane.is_round_over:
+                self._sweeping = (self._sweeping + 1) % len(self._ordered)
+        return dropped

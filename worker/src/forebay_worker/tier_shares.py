@@ -1,0 +1,143 @@
+"""Which tier the next free slot goes to: high before mid before low, with a minimum share of slot time for the lower
+ones and a reserve that only high may take. Pure; one thread; times are monotonic seconds that the caller passes in.
+All of it is O(1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from forebay_schemas.tiers import TIERS, Tier
+
+MINIMUM_SHARES: Mapping[Tier, float] = MappingProxyType({Tier.MID: 0.05, Tier.LOW: 0.01})
+"""Of the limit's slot time, guaranteed while more urgent tiers would take everything."""
+
+RESERVE_SHARE = 0.10
+RESERVE_LIMIT_MIN = 4
+"""Below so many slots a reserved one would cost more throughput than it saves waiting."""
+RESERVE_SECONDS = 60.0
+"""How long after the last high request the reserve holds: a pool that only sees batches uses all its slots."""
+
+CREDIT_SECONDS = 1.0
+"""A tier is owed at most its share of so many seconds, but up to one slot second: nothing is saved up for a burst."""
+
+DEBT_SECONDS = 120.0
+"""A tier is charged for at most so long an execution in each of its slots. Longer ones are rare, and while dispatch
+stands still (a broken backend) time passes in which nothing runs at all."""
+
+_HIGH, _MID, _LOW = TIERS
+"""Reading a member of an Enum class costs as much as a dict look-up or two, several times a request."""
+
+
+class _Lower:
+    """A tier below high. ``running`` and ``contended`` (a more urgent tier waits) hold since the last look.
+
+    ``due_slots``: its share of the limit. ``slots_max``: how many it may be given for that.
+    """
+
+    __slots__ = ("contended", "due_slots", "owed_slot_seconds", "running", "share", "slots_max", "waits")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.owed_slot_seconds = 0.0
+        self.running = 0
+        self.waits = False
+        self.contended = False
+        self.resize(0)
+
+    def resize(self, limit: int) -> None:
+        self.due_slots = self.share * limit
+        self.slots_max = max(1, math.ceil(self.due_slots))
+
+    def account(self, seconds: float) -> None:
+        """Credits it with its share of the time that passed, and charges it with what it held."""
+        earned = self.due_slots
+        if self.contended:
+            # More than its slots it only holds where nobody more urgent waited: those it does not pay for.
+            earned -= min(self.running, self.slots_max)
+        owed = self.owed_slot_seconds + earned * seconds
+        if owed > 0:
+            owed = min(owed, max(1.0, self.due_slots * CREDIT_SECONDS)) if self.waits else 0.0
+        self.owed_slot_seconds = max(owed, -DEBT_SECONDS * self.slots_max)
+
+
+class TierShares:
+    """Keeps account of what the lower tiers are owed.
+
+    ``minimum``: shares of the limit for mid and low. ``reserve``: share of the limit that mid and low together leave
+    to high. A share of less than one slot is given as one slot for a part of the time. What a tier takes while no more
+    urgent one waits is not charged.
+    """
+
+    __slots__ = ("_at", "_high_seen_at", "_limit", "_low", "_mid", "_reserve")
+
+    def __init__(self, *, minimum: Mapping[Tier, float] = MINIMUM_SHARES, reserve: float = RESERVE_SHARE) -> None:
+        self._mid = _Lower(minimum[Tier.MID])
+        self._low = _Lower(minimum[Tier.LOW])
+        self._reserve = reserve
+        self._limit = 0
+        self._at = 0.0
+        self._high_seen_at = -math.inf
+
+    def arrived(self, tier: Tier, now: float, *, first: bool) -> None:
+        """A request joined its lane; ``first``: nothing waited in it before."""
+        if tier is _HIGH:
+            self._high_seen_at = now
+        if not first:
+            return
+        self._account(now)
+        if tier is _HIGH:
+            self._mid.contended = self._low.contended = True
+        elif tier is _MID:
+            self._mid.waits = self._low.contended = True
+        else:
+            self._low.waits = True
+
+    def choose(
+        self, now: float, *, high: bool, mid: bool, low: bool, running: Mapping[Tier, int], limit: int
+    ) -> Tier | None:
+        """The tier to take from, of those in which something waits; None when none may take a slot.
+
+        ``running``: by tier, without the one that starts now. There is a free slot: the caller has seen to it.
+        """
+        self._account(now)
+        if limit != self._limit:
+            self._limit = limit
+            self._mid.resize(limit)
+            self._low.resize(limit)
+        lower_mid, lower_low = self._mid, self._low
+        running_mid, running_low = running.get(_MID, 0), running.get(_LOW, 0)
+        chosen = _HIGH if high else None
+        if (mid or low) and running_mid + running_low < limit - self.reserved(now, limit):
+            if mid and lower_mid.owed_slot_seconds > 0 and running_mid < lower_mid.slots_max:
+                chosen = _MID
+            elif low and lower_low.owed_slot_seconds > 0 and running_low < lower_low.slots_max:
+                chosen = _LOW
+            elif not high:
+                chosen = _MID if mid else _LOW
+        lower_mid.running = running_mid + (chosen is _MID)
+        lower_low.running = running_low + (chosen is _LOW)
+        lower_mid.waits, lower_low.waits = mid, low
+        lower_mid.contended, lower_low.contended = high, high or mid
+        return chosen
+
+    def reserved(self, now: float, limit: int) -> int:
+        """How many of the slots are kept for high."""
+        if limit < RESERVE_LIMIT_MIN or self._reserve <= 0 or now - self._high_seen_at > RESERVE_SECONDS:
+            return 0
+        return max(1, int(self._reserve * limit))
+
+    def owed_slot_seconds(self, tier: Tier) -> float:
+        """What a lower tier is owed at the last look; below zero: what it has had beyond its share."""
+        return (self._mid if tier is Tier.MID else self._low).owed_slot_seconds
+
+    def _account(self, now: float) -> None:
+        seconds = now - self._at
+        if seconds <= 0:
+            return
+        self._at = now
+        for lower in (self._mid, self._low):
+            if lower.waits or lower.contended or lower.owed_slot_seconds:
+                lower.account(seconds)
