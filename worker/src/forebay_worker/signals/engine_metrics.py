@@ -18,6 +18,8 @@ REQUESTS_MAX: Final = 1e6
 """No engine holds more requests; more is a wrong unit or a broken counter."""
 TOTAL_MAX: Final = 2.0**53
 """From here on a float no longer counts one by one."""
+LINES_MAX: Final = 1000
+"""Parsing them takes 30 ms of the event loop; a hundred models behind one page have as many."""
 SHARE_ROUNDING: Final = 0.01
 """A share this little above 1 is 1, rounded; vLLM divides blocks, SGLang tokens."""
 
@@ -39,7 +41,8 @@ class Series:
 class Engine:
     """What one kind of engine calls what. For each field the first name that is on the page counts.
 
-    ``counted_once``: where a series has one of these labels, only the given values count; the others repeat them.
+    ``ranks``: labels by which processes that serve the same requests together say the same; they count once.
+    ``parts``: labels by which a sum is shown again in parts; the parts do not count.
     """
 
     name: str
@@ -49,7 +52,8 @@ class Engine:
     preemptions: tuple[Series, ...] = ()
     prompt_tokens: tuple[Series, ...] = ()
     output_tokens: tuple[Series, ...] = ()
-    counted_once: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ranks: frozenset[str] = frozenset()
+    parts: frozenset[str] = frozenset()
 
     def series(self) -> tuple[Series, ...]:
         """All of them."""
@@ -79,8 +83,8 @@ ENGINES: Final[tuple[Engine, ...]] = (
         preemptions=(Series("sglang:num_retracted_requests_total"), Series("sglang:num_retracted_reqs_total")),
         prompt_tokens=(Series("sglang:prompt_tokens_total"),),
         output_tokens=(Series("sglang:generation_tokens_total"),),
-        # With metrics for all schedulers each rank says the same; with priorities each has a series beside the sum.
-        counted_once={"tp_rank": ("", "0"), "pp_rank": ("", "0"), "priority": ("",)},
+        ranks=frozenset({"tp_rank", "pp_rank", "moe_ep_rank"}),
+        parts=frozenset({"priority"}),
     ),
     Engine(
         name="llama.cpp",
@@ -162,37 +166,48 @@ class _Look:
     garbled: frozenset[str]
 
     def sum(self, series: tuple[Series, ...], maximum: float) -> float | None:
-        values = self._values(series)
-        # The comparison is false for NaN.
-        return sum(values) if values and all(0 <= value <= maximum for value in values) else None
+        values = self._values(series, maximum)
+        return sum(values) if values else None
 
     def highest_share(self, series: tuple[Series, ...]) -> float | None:
-        values = self._values(series)
-        usable = values and all(0 <= value <= 1 + SHARE_ROUNDING for value in values)
-        return min(max(values), 1.0) if usable else None
+        values = self._values(series, 1 + SHARE_ROUNDING)
+        return min(max(values), 1.0) if values else None
 
-    def _values(self, series: tuple[Series, ...]) -> list[float]:
+    def _values(self, series: tuple[Series, ...], maximum: float) -> list[float]:
+        """Of the first name that is on the page, each that counts once; none when one is absurd."""
         for one in series:
             if one.name in self.garbled:
                 return []
-            values = [s.value for s in self.found.get(one.name, ()) if one.matches(s) and self._counts(s)]
-            if values:
-                return values
+            samples = [sample for sample in self.found.get(one.name, ()) if self._counts(sample, one)]
+            # The comparison is false for NaN.
+            if not all(0 <= sample.value <= maximum for sample in samples):
+                return []
+            if samples:
+                return self._once(samples)
         return []
 
-    def _counts(self, sample: Sample) -> bool:
-        return all(sample.labels.get(label, values[0]) in values for label, values in self.engine.counted_once.items())
+    def _counts(self, sample: Sample, series: Series) -> bool:
+        return series.matches(sample) and not any(sample.labels.get(label) for label in self.engine.parts)
+
+    def _once(self, samples: list[Sample]) -> list[float]:
+        by_labels: dict[frozenset[tuple[str, str]], float] = {}
+        for sample in samples:
+            labels = frozenset(item for item in sample.labels.items() if item[0] not in self.engine.ranks)
+            by_labels[labels] = max(sample.value, by_labels.get(labels, 0.0))
+        return list(by_labels.values())
 
 
 def _samples(page: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
     """The samples of the table's names, and the names on lines that cannot be parsed.
 
     Only those lines are parsed, one by one: a page of vLLM's has a thousand more, mostly buckets, and the parser takes
-    10 microseconds a line; and one bad line spoils its own field only.
+    27 microseconds a line; and one bad line spoils its own field only. Raises ``SignalError`` when they are too many.
     """
     found: dict[str, list[Sample]] = {}
     garbled = set()
-    for match in _wanted_lines().finditer(page):
+    for count, match in enumerate(_wanted_lines().finditer("\n" + page)):
+        if count == LINES_MAX:
+            raise SignalError(f"more than {LINES_MAX} series of the engine's own metrics are on the page")
         try:
             families = list(text_string_to_metric_families(match[0].strip() + "\n"))
         except (ValueError, IndexError, KeyError):
@@ -207,4 +222,5 @@ def _samples(page: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
 @cache
 def _wanted_lines() -> re.Pattern[str]:
     names = sorted({re.escape(series.name) for engine in ENGINES for series in engine.series()})
-    return re.compile(rf"^[ \t]*(?P<name>{'|'.join(names)})(?=[{{ \t]).*$", re.MULTILINE)
+    # The newline as a literal, not as ^: the search then leaps from line to line.
+    return re.compile(rf"\n(?P<name>{'|'.join(names)})(?=[{{ \t]).*")
