@@ -138,10 +138,8 @@ class Front(Protocol):
     def refused(self, key: int, now: float, status: int) -> None: ...
 
 
-class MakeFront(Protocol):
-    """Builds a front for one run."""
-
-    def __call__(self, engine: Engine, ledger: Ledger, clock: VirtualClock) -> Front: ...
+MakeFront = Callable[[Engine, Ledger, VirtualClock], Front]
+"""Builds a front for one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
