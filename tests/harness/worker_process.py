@@ -24,6 +24,12 @@ _PROGRAM = (
     "from forebay_worker.cli import main; main()"
 )
 
+# Before anything of ours is imported, so that whoever reads the wall clock gets the wrong one.
+_WRONG_CLOCK = (
+    "import time; right, right_ns = time.time, time.time_ns; "
+    "time.time = lambda: right() + {seconds}; time.time_ns = lambda: right_ns() + round({seconds} * 1e9); "
+)
+
 
 def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with only these FOREBAY_ variables."""
@@ -33,13 +39,16 @@ def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
 class WorkerProcess:
     """A running worker."""
 
-    def __init__(self, *, settings: Mapping[str, str], log_path: Path, folder: Path) -> None:
+    def __init__(
+        self, *, settings: Mapping[str, str], log_path: Path, folder: Path, wall_ahead_seconds: float = 0.0
+    ) -> None:
         """Starts it in ``folder`` and returns at once; its log goes to ``log_path``."""
+        program = _WRONG_CLOCK.format(seconds=wall_ahead_seconds) + _PROGRAM if wall_ahead_seconds else _PROGRAM
         self.log_path = log_path
         self._url: str | None = None
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _PROGRAM, "run"],
+                [sys.executable, "-P", "-c", program, "run"],
                 env=clean_environment({"FOREBAY_OPS_PORT": "0", "FOREBAY_OPS_HOST": "127.0.0.1", **settings}),
                 cwd=folder,
                 stdin=subprocess.PIPE,

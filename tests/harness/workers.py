@@ -15,9 +15,14 @@ TESTS = Path(__file__).parents[1]
 
 
 class NewWorker(Protocol):
-    """Starts a worker of a pool and waits until it is ready; settings are FOREBAY_ variables without the prefix."""
+    """Starts a worker of a pool and waits until it is ready; settings are FOREBAY_ variables without the prefix.
 
-    def __call__(self, pool: LivePool, *, wait: bool = True, **settings: object) -> WorkerProcess: ...
+    Its wall clock goes ``wall_ahead_seconds`` before this machine's.
+    """
+
+    def __call__(
+        self, pool: LivePool, *, wait: bool = True, wall_ahead_seconds: float = 0.0, **settings: object
+    ) -> WorkerProcess: ...
 
 
 @contextmanager
@@ -25,7 +30,9 @@ def running_workers(folder: Path) -> Iterator[NewWorker]:
     """A function that starts workers, named worker-1 and on, with their logs in ``folder``; the end kills them all."""
     started: list[WorkerProcess] = []
 
-    def start(pool: LivePool, *, wait: bool = True, **settings: object) -> WorkerProcess:
+    def start(
+        pool: LivePool, *, wait: bool = True, wall_ahead_seconds: float = 0.0, **settings: object
+    ) -> WorkerProcess:
         name = f"worker-{len(started) + 1}"
         given = {
             "bootstrap_servers": pool.kafka.bootstrap_servers,
@@ -38,6 +45,7 @@ def running_workers(folder: Path) -> Iterator[NewWorker]:
             settings={f"FOREBAY_{setting.upper()}": str(value) for setting, value in given.items()},
             log_path=folder / f"{name}.log",
             folder=TESTS,
+            wall_ahead_seconds=wall_ahead_seconds,
         )
         started.append(worker)
         if wait:

@@ -43,6 +43,10 @@ class ManualClock:
         self._monotonic += seconds
         self._wall_ms += seconds * 1000
 
+    def step_wall(self, seconds: float) -> None:
+        """Sets the wall clock on, or back."""
+        self._wall_ms += seconds * 1000
+
 
 @dataclass(slots=True, kw_only=True)
 class MemoryRecord:

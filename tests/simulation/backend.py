@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
 from forebay_worker.backends import BackendFailed
 from forebay_worker.work import Answer, Failure, Work
@@ -117,15 +118,24 @@ def _refusal(reason: Reason, *, of_backend: bool = False, retry_after_seconds: f
 class BackendClient:
     """The `Backend` of one worker."""
 
-    def __init__(self, *, backend: Backend, process: Process, oracle: Oracle, die: Callable[[Execution], None]) -> None:
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        process: Process,
+        clock: Clock,
+        oracle: Oracle,
+        die: Callable[[Execution], None],
+    ) -> None:
         self._backend = backend
+        self._clock = clock
         self._process = process
         self._oracle = oracle
         self._die = die
 
     async def run(self, work: Work) -> Answer:
         process = self._process
-        execution = self._oracle.started(process.name, work)
+        execution = self._oracle.started(process.name, work, now_ms=self._clock.wall_ms())
         try:
             seconds, end = self._backend.plan(work)
         except Exception as error:

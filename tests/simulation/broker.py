@@ -34,6 +34,7 @@ class LogRecord:
     request_id: str | None = None
     attempt: int = 1
     failure: Any = None
+    latency_seconds: float | None = None
 
     def topic(self) -> str:
         return self.topic_name
@@ -61,6 +62,9 @@ class LogRecord:
 
     def error(self) -> Any:
         return self.failure
+
+    def latency(self) -> float | None:
+        return self.latency_seconds
 
     @property
     def place(self) -> tuple[str, int, int]:

@@ -14,6 +14,7 @@ from forebay_schemas.headers import ATTEMPT, FIRST_ENQUEUED_AT
 from forebay_schemas.offsets_metadata import NOTHING
 from forebay_worker import coordination, dead_letters, dispatch, outcome, ownership
 from forebay_worker.assignment import Assignment, Verdict
+from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.intake import Intake
 from forebay_worker.offsets import PartitionOffsets
@@ -101,6 +102,10 @@ def _attempts_start_anew() -> list[Patch]:
 
 def _deadline_starts_anew() -> list[Patch]:
     return _without_header(FIRST_ENQUEUED_AT, None)
+
+
+def _own_clock() -> list[Patch]:
+    return [(BrokerClock, "_choose", lambda _: None)]
 
 
 def _breaker_charges() -> list[Patch]:
@@ -213,6 +218,7 @@ BUGS = [
     Bug("retry-without-delay", "a retry runs as soon as it is read", _retry_without_delay),
     Bug("attempts-start-anew", "the attempt is not counted on from one hop to the next", _attempts_start_anew),
     Bug("deadline-starts-anew", "a retry forgets when its request was first enqueued", _deadline_starts_anew),
+    Bug("own-clock", "deadlines go by a worker's own clock, however wrong", _own_clock),
     Bug("breaker-charges", "a request is charged for a backend that serves nobody", _breaker_charges),
     Bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone", _slots_leak_at_rebalance),
     Bug("credit-leaks", "what ends without being run never gives its credit back", _credit_leaks),

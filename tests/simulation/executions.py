@@ -13,9 +13,10 @@ from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.headers import read_history
 from forebay_schemas.offsets_metadata import decode_metadata
 from forebay_worker.assignment import CRASHES_MAX
+from forebay_worker.broker_clock import TOLERATED_MS
 from simulation.broker import Key
 from simulation.ledger import Ledger
-from simulation.scheduler import WALL_START_MS, Scheduler
+from simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from forebay_worker.work import Failure, Work
@@ -141,17 +142,18 @@ class Executions:
 
     # Executions.
 
-    def started(self, worker: str, work: Work, accepted: Accepted) -> Execution:
-        """A worker calls the backend."""
+    def started(self, worker: str, work: Work, accepted: Accepted, *, now_ms: int) -> Execution:
+        """A worker calls the backend, at ``now_ms`` on its own clock."""
         record = work.record
         place = (record.topic(), record.partition(), record.offset())
         assert work.request is not None
         request_id = work.request.request_id
-        now, now_ms = self._scheduler.now, WALL_START_MS + int(self._scheduler.now * 1000)
+        now = self._scheduler.now
         self._ledger.note(f"{worker} runs {request_id} at {place}, attempt {work.attempt}")
         self._ledger.counts["executions"] += 1
         history = read_history(record.headers())
-        if history.not_before is not None and now_ms < history.not_before:
+        # What a worker knows of the broker's clock grows sharper and, when it is old, blunter again.
+        if history.not_before is not None and now_ms < history.not_before - TOLERATED_MS:
             self._ledger.fail(f"{request_id} runs {history.not_before - now_ms} ms before its retry is due")
         if work.attempt > (accepted.max_attempts or self._attempts_max):
             self._ledger.fail(f"attempt {work.attempt} of {request_id}: more than allowed")

@@ -39,6 +39,7 @@ class Plan:
     tiers: list[Tier]
     partitions: int
     uses_consumer_protocol: bool
+    has_wrong_clocks: bool
     workers: int
     limit: int
     max_retries: int
@@ -126,6 +127,7 @@ def draw_plan(seed: int) -> Plan:
         rates=rates,
         bounds=bounds,
         faults=sorted((random.uniform(1, fault_seconds), kind) for kind in chosen),
+        has_wrong_clocks=random.random() < 0.3,
     )
 
 
@@ -167,6 +169,7 @@ class History:
             bounds=plan.bounds,
             settings=_settings(plan),
             uses_consumer_protocol=plan.uses_consumer_protocol,
+            has_wrong_clocks=plan.has_wrong_clocks,
         )
         self.cluster.idle_tick_seconds = self._random.choice((0.1, 0.2, 0.4))
         self.cluster.poll_stretch = self._random.choice((1.0, 3.0, 6.0, 6.0))

@@ -38,6 +38,7 @@ from simulation.scheduler import Clock, Process, Scheduler, threading_in
 Patch = tuple[Any, str, Any]
 
 WITHHELD_RELEASED_MAX = 12
+CLOCK_ERRORS_MS = (3_600_000, -3_600_000, 1_500)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +109,7 @@ class Cluster:
         bounds: Bounds,
         settings: WorkerSettings,
         uses_consumer_protocol: bool,
+        has_wrong_clocks: bool,
     ) -> None:
         self._scheduler = scheduler
         self._broker = broker
@@ -117,6 +119,7 @@ class Cluster:
         self._bounds = bounds
         self._settings = settings
         self._uses_consumer_protocol = uses_consumer_protocol
+        self._has_wrong_clocks = has_wrong_clocks
         self._started = 0
         self.running: list[Running] = []
         self.ended: list[Running] = []
@@ -127,13 +130,12 @@ class Cluster:
     def in_place(self, patches: list[Patch]) -> Iterator[None]:
         """While it lasts, the worker's modules reach the simulation where they would reach the machine."""
         threading = threading_in(self._scheduler)
-        clock = Clock(self._scheduler)
         every: list[Patch] = [
             (assignment, "threading", threading),
             (coordination, "threading", threading),
             (credit, "threading", threading),
             (worker, "threading", threading),
-            (worker, "SystemClock", lambda: clock),
+            (worker, "SystemClock", self._make_clock),
             (worker, "create_client", self._create_client),
             (worker, "make_admin", lambda *_args, **_more: None),
             (worker, "require_topics", self._require_topics),
@@ -261,6 +263,10 @@ class Cluster:
 
     # What the worker's modules find in place of the machine.
 
+    def _make_clock(self) -> Clock:
+        wrong_ms = CLOCK_ERRORS_MS[self._started % len(CLOCK_ERRORS_MS)]
+        return Clock(self._scheduler, ahead_ms=wrong_ms if self._has_wrong_clocks else 0)
+
     def _create_client(self, make: Any, config: dict[str, Any]) -> Any:
         process = self._scheduler.current_process
         assert process is not None
@@ -279,7 +285,11 @@ class Cluster:
         assert process is not None
         running = next(each for each in self.running if each.process is process)
         return BackendClient(
-            backend=self._backend, process=process, oracle=self._oracle, die=partial(self._killed_by, running)
+            backend=self._backend,
+            process=process,
+            clock=running.worker._clock,
+            oracle=self._oracle,
+            die=partial(self._killed_by, running),
         )
 
     def check_bounds(self) -> None:

@@ -39,8 +39,14 @@ class SimulatedProducer:
             self._broker.oracle.not_written_in_time(topic)
             raise BufferError("Local: Queue full")
         record = LogRecord(topic, 0, 0, key, value, headers, 0)
+        produced_at = self._scheduler.now
+
+        def report(error: KafkaError | None, record: LogRecord) -> None:
+            record.latency_seconds = self._scheduler.now - produced_at
+            on_delivery(error, record)
+
         self._unreported += 1
-        self._scheduler.later(LINGER_SECONDS * random.random(), self._process, self._leaves, record, on_delivery)
+        self._scheduler.later(LINGER_SECONDS * random.random(), self._process, self._leaves, record, report)
 
     def poll(self, timeout: float) -> int:
         self._scheduler.require(timeout == 0, "the event loop's thread must not wait")
@@ -74,7 +80,8 @@ class SimulatedProducer:
         elif rates.produce_failed and random.random() < rates.produce_failed:
             error = KafkaError(KafkaError._MSG_TIMED_OUT)
         else:
-            self._broker.append(topic, record.key_bytes, record.value_bytes, record.header_list)
+            written = self._broker.append(topic, record.key_bytes, record.value_bytes, record.header_list)
+            record.timestamp_ms = written.timestamp_ms
             error = None
             if rates.produce_failed_but_written and random.random() < rates.produce_failed_but_written:
                 self._broker.oracle.written_but_reported_failed(record)

@@ -308,16 +308,17 @@ class Loop:
 
 
 class Clock:
-    """The clocks of every process; they agree."""
+    """A process's clocks; its wall clock goes ``ahead_ms`` before the broker's."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, *, ahead_ms: int = 0) -> None:
         self._scheduler = scheduler
+        self._ahead_ms = ahead_ms
 
     def monotonic(self) -> float:
         return MONOTONIC_START + self._scheduler.now
 
     def wall_ms(self) -> int:
-        return WALL_START_MS + int(self._scheduler.now * 1000)
+        return WALL_START_MS + self._ahead_ms + int(self._scheduler.now * 1000)
 
     def sleep(self, seconds: float) -> None:
         self._scheduler.sleep(seconds)

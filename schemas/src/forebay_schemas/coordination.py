@@ -1,6 +1,7 @@
 """What workers tell each other on the coordination topic. Pure.
 
-A notice speaks of offsets of a partition that its worker has let go of, but whose requests it still runs or ran.
+A notice speaks of offsets of a partition that its worker has let go of, but whose requests it still runs or ran. A
+clock probe is no notice.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ _decoder = msgspec.json.Decoder(Notice)
 def encode_notice(notice: Notice) -> bytes:
     """The record value."""
     return _encoder.encode(notice)
+
+
+def encode_clock_probe(worker: str) -> bytes:
+    """The value of a record that says nothing: the broker's stamp on it is all that its sender wants to know."""
+    return _encoder.encode({"kind": "clock", "worker": worker})
 
 
 def decode_notice(value: bytes) -> Notice | None:

@@ -100,6 +100,7 @@ class Gauges:
     breaker_open: bool
     breaker_opened: int
     undelivered: int
+    clock_skew_ms: float | None
     handed_over_running: int
     lane_records: dict[Tier, int]
     lane_bytes: dict[Tier, int]
@@ -176,6 +177,12 @@ class Collector:
         yield GaugeMetricFamily(
             "forebay_undelivered_records", "Outcome records on their way to Kafka", value=now.undelivered
         )
+        skew = GaugeMetricFamily(
+            "forebay_clock_skew_seconds", "How far this machine's clock is ahead of the brokers'; none while unknown"
+        )
+        if now.clock_skew_ms is not None:
+            skew.add_metric([], now.clock_skew_ms / 1000)
+        yield skew
         yield GaugeMetricFamily(
             "forebay_handed_over_requests",
             "Requests that run here for partitions that others own now",

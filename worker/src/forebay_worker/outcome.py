@@ -14,12 +14,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import Notice, encode_notice
+from forebay_schemas.coordination import Notice, encode_clock_probe, encode_notice
 from forebay_schemas.headers import REASON
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
+from forebay_worker.broker_clock import Acknowledged
 from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record, without_content
 from forebay_worker.known import KnownOutcomes
 from forebay_worker.metrics import Stats
@@ -32,6 +33,9 @@ DELIVERY_STALL_SECONDS = 3.0
 
 AGAIN_SECONDS = 1.0
 REFUSED_AGAIN_SECONDS = 5.0
+CLOCK_SAMPLE_SECONDS = 0.25
+"""How often a delivery report tells the brokers' time."""
+
 RESULT_OVERHEAD_BYTES = 4 * 1024
 SMALL_RECORD_BYTES = 16 * 1024
 """A result that has no body is smaller, and so is a dead letter without its content: a topic must take them."""
@@ -69,13 +73,25 @@ class KafkaProducer(Protocol):
 class Reporter:
     """Writes outcomes. A request is finished when every record of its outcome was delivered (acks=all)."""
 
-    def __init__(self, *, producer: KafkaProducer, pool: Pool, worker_id: str, clock: Clock, stats: Stats) -> None:
+    def __init__(
+        self,
+        *,
+        producer: KafkaProducer,
+        pool: Pool,
+        worker_id: str,
+        clock: Clock,
+        stats: Stats,
+        on_acknowledged: Callable[[Acknowledged], None] = lambda _: None,
+    ) -> None:
+        """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time."""
         self._producer = producer
         self._pool = pool
         self._results_topic = pool.results
         self._worker_id = worker_id
         self._clock = clock
         self._stats = stats
+        self._on_acknowledged = on_acknowledged
+        self._sample_at = 0.0
         # A closure for each delivery report costs 2.4 microseconds (measured); results are found by their key.
         self._awaiting: dict[bytes, Work] = {}
         self._awaiting_same_key: dict[bytes, deque[Work]] = {}
@@ -170,19 +186,23 @@ class Reporter:
 
     def send_notice(self, notice: Notice, on_delivery: Callable[[bool], None] = lambda _: None) -> None:
         """Tells the other workers something, once; ``on_delivery`` gets whether it is durable. From any thread."""
+        self._tell(encode_notice(notice), on_delivery)
 
-        def delivered(error: KafkaError | None, _message: Any) -> None:
+    def probe_clock(self, on_delivery: Callable[[bool], None] = lambda _: None) -> None:
+        """Has a broker tell its time: by the report of a record that no worker heeds."""
+        self._tell(encode_clock_probe(self._worker_id), on_delivery)
+
+    def _tell(self, value: bytes, on_delivery: Callable[[bool], None]) -> None:
+        def delivered(error: KafkaError | None, message: Any) -> None:
             if error is not None:
                 log.warning("notice not delivered", error=error.str())
+            else:
+                self._on_acknowledged(message)
             on_delivery(error is None)
 
         try:
             self._producer.produce(
-                self._pool.coordination,
-                encode_notice(notice),
-                self._worker_id.encode(),
-                headers=None,
-                on_delivery=delivered,
+                self._pool.coordination, value, self._worker_id.encode(), headers=None, on_delivery=delivered
             )
         except (BufferError, KafkaException) as error:
             log.warning("notice not sent", error=str(error))
@@ -276,20 +296,23 @@ class Reporter:
             if not others:
                 del self._awaiting_same_key[key]
         if error is None:
-            self._delivered(work, message.value(), is_result=True)
+            self._delivered(work, message, message.value(), is_result=True)
             return
         value = message.value()
         self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
 
-    def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, _message: Any) -> None:
+    def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, message: Any) -> None:
         if error is None:
-            self._delivered(work, record.value, is_result=False)
+            self._delivered(work, message, record.value, is_result=False)
         else:
             self._later(work, record, error)
 
-    def _delivered(self, work: Work, value: bytes | None, *, is_result: bool) -> None:
+    def _delivered(self, work: Work, message: Any, value: bytes | None, *, is_result: bool) -> None:
         self._uncount(value)
         now = self._last_delivery = self._clock.monotonic()
+        if now >= self._sample_at:
+            self._sample_at = now + CLOCK_SAMPLE_SECONDS
+            self._on_acknowledged(message)
         work.assignment.refused = None
         work.awaiting -= 1
         if work.awaiting == 0:

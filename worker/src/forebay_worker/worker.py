@@ -35,6 +35,7 @@ from forebay_schemas.kafka import (
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
+from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
@@ -50,6 +51,10 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
+BROKER_TIME_POLL_SECONDS = 0.005
+BROKER_TIME_SECONDS_MAX = 2.0
+"""Before anything starts, for the brokers to tell their time."""
+
 STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
@@ -72,7 +77,7 @@ class Worker:
         self._pool: Pool = settings.pool_topics()
         self._connection: KafkaConnection = settings.connection()
         self._handler = load_handler(settings.handler) if settings.handler is not None else None
-        self._clock = SystemClock()
+        self._clock = BrokerClock(SystemClock())
         self._stats = Stats()
         self._intakes: dict[str, Intake] = {}
         self._threads: list[threading.Thread] = []
@@ -99,6 +104,7 @@ class Worker:
             worker_id=self._settings.worker_id,
             clock=self._clock,
             stats=self._stats,
+            on_acknowledged=self._clock.acknowledged,
         )
         self._dispatcher = Dispatcher(
             clock=self._clock,
@@ -114,6 +120,7 @@ class Worker:
         self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
         try:
+            await self._learn_broker_time()
             self._start_threads(loop)
             log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
             await self._turn_until(self._drain.is_set)
@@ -136,6 +143,21 @@ class Worker:
         needed = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
         found = require_topics(admin, [*needed, pool.coordination], connection=self._connection, pool=pool.name)
         self._coordination_partitions = found[pool.coordination]
+
+    async def _learn_broker_time(self) -> None:
+        """Asks twice, since the first answer also waits for the connection. Gives up after two seconds."""
+        end = self._clock.monotonic() + BROKER_TIME_SECONDS_MAX
+        for _ in range(2):
+            answers: list[bool] = []
+            self._reporter.probe_clock(answers.append)
+            while not answers and self._clock.monotonic() < end and not self._drain.is_set():
+                await asyncio.sleep(BROKER_TIME_POLL_SECONDS)
+                self._reporter.poll()
+        if not self._clock.is_known:
+            log.warning(
+                "the brokers' time is not known; deadlines go by this machine's clock until a result is written",
+                fix=f"{self._pool.coordination} should have message.timestamp.type=LogAppendTime",
+            )
 
     def _start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         def deliver(batch: list[Work]) -> None:
@@ -212,6 +234,7 @@ class Worker:
             intake.heard.append(notice)
 
     def _accept(self, batch: list[Work]) -> None:
+        self._clock.read(batch[-1].record)
         self._dispatcher.accept(batch)
         self._executor.start_runnable()
 
@@ -225,11 +248,17 @@ class Worker:
                 raise KafkaFailedError(
                     f"outcomes can no longer be delivered: {self._reporter.fatal}; restart the worker"
                 )
+            self._follow_broker_time(self._loop_heartbeat)
             self._dispatcher.tick()
             self._hand_overs.step(self._loop_heartbeat)
             self._executor.cancel_overdue()
             self._executor.start_runnable()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _follow_broker_time(self, now: float) -> None:
+        self._clock.look(now)
+        if self._clock.wants_probe(now):
+            self._reporter.probe_clock()
 
     def _watch_for_freezing(self, now: float) -> None:
         """Ends the process, with every thread's stack on stderr, if the event loop does not turn for `FROZEN_SECONDS`.
@@ -305,6 +334,7 @@ class Worker:
             breaker_open=self._dispatcher.breaker.probe_at is not None,
             breaker_opened=self._dispatcher.breaker.opened_count,
             undelivered=self._reporter.undelivered_records,
+            clock_skew_ms=self._clock.skew_ms,
             handed_over_running=self._hand_overs.running_count,
             lane_records={tier: len(self._dispatcher.lanes[tier]) for tier in TIERS},
             lane_bytes={tier: self._dispatcher.lanes[tier].size_bytes for tier in TIERS},
@@ -338,6 +368,7 @@ class Worker:
                 "error": dispatcher.backend_trouble,
             },
             "undelivered_records": self._reporter.undelivered_records,
+            "clock": self._clock.status(),
             "tiers": {
                 tier: {
                     "waiting": len(dispatcher.lanes[tier]),

@@ -1,0 +1,243 @@
+"""The brokers' time, whatever this machine's own clock says: a deadline is set by theirs and must be kept by it.
+
+`SkewEstimator` is pure. `BrokerClock` reads the machine's clocks: the event loop's thread tells it the news, any thread
+asks it the time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import structlog
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
+
+from forebay_schemas.clock import Clock
+
+WINDOW_SECONDS: Final = 30.0
+"""The tightest bounds of one to two windows count: clocks that drift by 100 ppm part by 6 ms in that time."""
+
+TOLERATED_MS: Final = 50.0
+"""A local clock that is no further off is followed: with NTP it is better than what a busy event loop measures."""
+
+STEP_MS: Final = 50.0
+READING_SECONDS_MAX: Final = 0.01
+LOOK_SECONDS: Final = 0.1
+PROBE_SECONDS: Final = 30.0
+PROBE_SECONDS_MIN: Final = 1.0
+WRONG_MS: Final = 1_000.0
+"""From here on the log says so, once, and again when it is over."""
+
+log = structlog.get_logger("forebay.clock")
+
+
+class Stamped(Protocol):
+    """What is used of a record that was read."""
+
+    def timestamp(self) -> Any: ...
+
+
+class Acknowledged(Stamped, Protocol):
+    """What is used of a record in its delivery report: ``latency`` is seconds from the produce to this moment."""
+
+    def latency(self) -> float | None: ...
+
+
+class SkewEstimator:
+    """Bounds of the brokers' epoch milliseconds less this machine's monotonic ones, from records that brokers stamped.
+
+    A broker stamps a record between its produce and its acknowledgement. Monotonic time is what is compared, because a
+    wall clock may be stepped between the two. Where brokers disagree the earlier time counts, until it has not been
+    seen for a window: a deadline kept late costs some work, one kept early costs a request.
+    """
+
+    __slots__ = ("_current", "_floor", "_floor_at", "_previous", "_started_at", "samples")
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self._current: tuple[float, float] | None = None
+        self._previous: tuple[float, float] | None = None
+        self._started_at = 0.0
+        self._floor: float | None = None
+        self._floor_at = 0.0
+
+    def acknowledged(self, *, sent: float, acked: float, broker_ms: int) -> None:
+        """A record has this stamp that was produced at ``sent`` and acknowledged at ``acked`` (monotonic seconds)."""
+        if acked - self._started_at >= WINDOW_SECONDS:
+            self._previous = self._current if acked - self._started_at < 2 * WINDOW_SECONDS else None
+            self._current, self._started_at = None, acked
+        # A stamp is cut to the millisecond.
+        self._current = _earlier(self._current, (broker_ms - acked * 1000, broker_ms + 1 - sent * 1000))
+        self.samples += 1
+
+    def read(self, *, at: float, broker_ms: int) -> None:
+        """A record with this stamp was there to be read at ``at``: the brokers' time was no less."""
+        floor = broker_ms - at * 1000
+        if self._floor is None or floor > self._floor or at - self._floor_at >= WINDOW_SECONDS:
+            self._floor, self._floor_at = floor, at
+
+    def forget(self) -> None:
+        """What is known holds no longer: the monotonic clock may have stood still."""
+        self._current = self._previous = self._floor = None
+
+    @property
+    def bounds_ms(self) -> tuple[float, float] | None:
+        """At least and at most; None before the first acknowledgement."""
+        if self._current is None:
+            return None
+        low, high = _earlier(self._previous, self._current)
+        return (self._floor if self._floor is not None and low < self._floor <= high else low), high
+
+    @property
+    def floor_ms(self) -> float | None:
+        """At least, by what was read alone; None before that."""
+        return self._floor
+
+
+def _earlier(known: tuple[float, float] | None, new: tuple[float, float]) -> tuple[float, float]:
+    """What both say; where they disagree, the earlier time."""
+    if known is None:
+        return new
+    low, high = max(known[0], new[0]), min(known[1], new[1])
+    return (low, high) if low <= high else min(known, new)
+
+
+class BrokerClock:
+    """A `Clock` whose wall clock is the brokers': the local one while it is within ``TOLERATED_MS`` of what is known of
+    theirs, else the earliest that theirs can be, so that nothing expires early. Before anything is known it is the
+    local one.
+
+    A step of the local clock has no effect until it was compared, so it never moves a deadline.
+    """
+
+    def __init__(self, local: Clock) -> None:
+        self._local = local
+        self._estimator = SkewEstimator()
+        self._offset_ms: float | None = None
+        self._local_offset_ms = local.wall_ms() - local.monotonic() * 1000
+        self._is_corrected = False
+        self._doubted_since: float | None = None
+        self._look_at = 0.0
+        self._read_at = 0.0
+        self._probed_at = float("-inf")
+        self._sampled_at = float("-inf")
+        self._is_wrong = False
+
+    def monotonic(self) -> float:
+        """As `Clock.monotonic`."""
+        return self._local.monotonic()
+
+    def wall_ms(self) -> int:
+        """Epoch milliseconds on the brokers' clock."""
+        offset_ms = self._offset_ms
+        if offset_ms is None:
+            return self._local.wall_ms()
+        return int(self._local.monotonic() * 1000 + offset_ms)
+
+    def sleep(self, seconds: float) -> None:
+        """As `Clock.sleep`."""
+        self._local.sleep(seconds)
+
+    def acknowledged(self, record: Acknowledged) -> None:
+        """A delivery report without an error has come, just now. Stamps that are not a broker's say nothing."""
+        kind, stamp_ms = record.timestamp()
+        latency = record.latency()
+        if kind != TIMESTAMP_LOG_APPEND_TIME or stamp_ms <= 0 or latency is None:
+            return
+        now = self._local.monotonic()
+        self._note_step(now)
+        sent = now - latency
+        if self._doubted_since is not None:
+            if sent < self._doubted_since:
+                return  # what happened to the clock meanwhile is not known
+            self._doubted_since = None
+            self._estimator.forget()
+        self._estimator.acknowledged(sent=sent, acked=now, broker_ms=stamp_ms)
+        self._sampled_at = now
+        self._choose()
+
+    def read(self, record: Stamped) -> None:
+        """A record was read, just now. Counts a few times a second at most."""
+        now = self._local.monotonic()
+        if now < self._read_at:
+            return
+        self._read_at = now + LOOK_SECONDS
+        kind, stamp_ms = record.timestamp()
+        if kind == TIMESTAMP_LOG_APPEND_TIME and stamp_ms > 0:
+            self._estimator.read(at=now, broker_ms=stamp_ms)
+            self._choose()
+
+    def look(self, now: float) -> None:
+        """Compares the local clocks with each other and with what is known. Call it many times a second."""
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        self._note_step(self._local.monotonic())
+        self._choose()
+
+    def wants_probe(self, now: float) -> bool:
+        """Whether a broker should be asked: nothing else has told its time for a while, or a clock was stepped.
+
+        Whoever hears True is taken to ask.
+        """
+        if self._doubted_since is not None:
+            if now - self._probed_at < PROBE_SECONDS_MIN:
+                return False
+        elif now - max(self._probed_at, self._sampled_at) < PROBE_SECONDS:
+            return False
+        self._probed_at = now
+        return True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether any broker has told its time."""
+        return self._estimator.bounds_ms is not None
+
+    @property
+    def skew_ms(self) -> float | None:
+        """How far the local clock is ahead of the brokers'; None while that is not known."""
+        bounds = self._estimator.bounds_ms
+        return None if bounds is None else self._local_offset_ms - sum(bounds) / 2
+
+    def status(self) -> dict[str, Any]:
+        """For /status: ``skew_ms`` is right to ``uncertainty_ms``; corrected: the local clock is not followed."""
+        bounds, skew_ms = self._estimator.bounds_ms, self.skew_ms
+        return {
+            "skew_ms": None if skew_ms is None else round(skew_ms),
+            "uncertainty_ms": None if bounds is None else round((bounds[1] - bounds[0]) / 2, 1),
+            "samples": self._estimator.samples,
+            "sample_age_seconds": round(self._local.monotonic() - self._sampled_at, 1) if bounds is not None else None,
+            "is_corrected": self._is_corrected,
+        }
+
+    def _note_step(self, now: float) -> None:
+        wall_ms = self._local.wall_ms()
+        if self._local.monotonic() - now > READING_SECONDS_MAX:
+            return  # another thread ran between the two
+        before_ms, self._local_offset_ms = self._local_offset_ms, wall_ms - now * 1000
+        step_ms = self._local_offset_ms - before_ms
+        if self.is_known and abs(step_ms) > STEP_MS:
+            # It was set, or the whole machine was suspended and with it the monotonic clock: only a broker can tell.
+            self._doubted_since = now
+            log.warning("this machine's clock was stepped; asking the brokers", step_seconds=round(step_ms / 1000, 3))
+
+    def _choose(self) -> None:
+        if self._doubted_since is not None:
+            return
+        local = self._local_offset_ms
+        bounds, floor = self._estimator.bounds_ms, self._estimator.floor_ms
+        if bounds is not None:
+            self._is_corrected = not bounds[0] - TOLERATED_MS <= local <= bounds[1] + TOLERATED_MS
+            self._offset_ms = bounds[0] if self._is_corrected else local
+            self._say(local - sum(bounds) / 2 if self._is_corrected else 0.0)
+        elif floor is not None:
+            # Nobody has contradicted the local clock, nor confirmed it.
+            self._is_corrected = abs(floor - local) > TOLERATED_MS
+            self._offset_ms = floor if self._is_corrected else local
+
+    def _say(self, skew_ms: float) -> None:
+        if not self._is_wrong and abs(skew_ms) > WRONG_MS:
+            self._is_wrong = True
+            log.warning("this machine's clock is wrong; going by the brokers'", skew_seconds=round(skew_ms / 1000, 3))
+        elif self._is_wrong and abs(skew_ms) < WRONG_MS / 2:
+            self._is_wrong = False
+            log.info("this machine's clock is right again", skew_seconds=round(skew_ms / 1000, 3))
