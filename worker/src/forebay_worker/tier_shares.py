@@ -66,9 +66,11 @@ class _Lower:
 class TierShares:
     """Keeps account of what the lower tiers are owed.
 
-    ``minimum``: shares of the limit for mid and low. ``reserve``: share of the limit that mid and low together leave
-    to high. A share of less than one slot is given as one slot for a part of the time. What a tier takes while no more
-    urgent one waits is not charged.
+    ``minimum``: shares of the limit for mid and low. A share of less than one slot is given as one slot for a part of
+    the time. What a tier takes while no more urgent one waits is not charged.
+
+    ``reserve``: share of the limit. Mid and low leave the last free slots to high, beyond their minimum, so that a high
+    request finds one free instead of waiting for one (trunk reservation, as telephone exchanges did it).
     """
 
     __slots__ = ("_at", "_high_seen_at", "_limit", "_low", "_mid", "_reserve")
@@ -109,14 +111,16 @@ class TierShares:
             self._low.resize(limit)
         lower_mid, lower_low = self._mid, self._low
         running_mid, running_low = running.get(_MID, 0), running.get(_LOW, 0)
-        chosen = _HIGH if high else None
-        if (mid or low) and running_mid + running_low < limit - self.reserved(now, limit):
-            if mid and lower_mid.owed_slot_seconds > 0 and running_mid < lower_mid.slots_max:
-                chosen = _MID
-            elif low and lower_low.owed_slot_seconds > 0 and running_low < lower_low.slots_max:
-                chosen = _LOW
-            elif not high:
-                chosen = _MID if mid else _LOW
+        if mid and lower_mid.owed_slot_seconds > 0 and running_mid < lower_mid.slots_max:
+            chosen: Tier | None = _MID
+        elif low and lower_low.owed_slot_seconds > 0 and running_low < lower_low.slots_max:
+            chosen = _LOW
+        elif high:
+            chosen = _HIGH
+        elif running.get(_HIGH, 0) + running_mid + running_low < limit - self.reserved(now, limit):
+            chosen = _MID if mid else _LOW if low else None
+        else:
+            chosen = None
         lower_mid.running = running_mid + (chosen is _MID)
         lower_low.running = running_low + (chosen is _LOW)
         lower_mid.waits, lower_low.waits = mid, low
