@@ -6,6 +6,7 @@ asks it the time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import structlog
@@ -110,6 +111,9 @@ class BrokerClock:
     """
 
     def __init__(self, local: Clock) -> None:
+        # As the local clock's own: they are asked several times for each request.
+        self.monotonic: Callable[[], float] = local.monotonic
+        self.sleep: Callable[[float], None] = local.sleep
         self._local = local
         self._estimator = SkewEstimator()
         self._offset_ms: float | None = None
@@ -122,20 +126,12 @@ class BrokerClock:
         self._sampled_at = float("-inf")
         self._is_wrong = False
 
-    def monotonic(self) -> float:
-        """As `Clock.monotonic`."""
-        return self._local.monotonic()
-
     def wall_ms(self) -> int:
         """Epoch milliseconds on the brokers' clock."""
         offset_ms = self._offset_ms
         if offset_ms is None:
             return self._local.wall_ms()
-        return int(self._local.monotonic() * 1000 + offset_ms)
-
-    def sleep(self, seconds: float) -> None:
-        """As `Clock.sleep`."""
-        self._local.sleep(seconds)
+        return int(self.monotonic() * 1000 + offset_ms)
 
     def acknowledged(self, record: Acknowledged) -> None:
         """A delivery report without an error has come, just now. Stamps that are not a broker's say nothing."""
@@ -143,7 +139,7 @@ class BrokerClock:
         latency = record.latency()
         if kind != TIMESTAMP_LOG_APPEND_TIME or stamp_ms <= 0 or latency is None:
             return
-        now = self._local.monotonic()
+        now = self.monotonic()
         self._note_step(now)
         sent = now - latency
         if self._doubted_since is not None:
@@ -157,7 +153,7 @@ class BrokerClock:
 
     def read(self, record: Stamped) -> None:
         """A record was read, just now. Counts a few times a second at most."""
-        now = self._local.monotonic()
+        now = self.monotonic()
         if now < self._read_at:
             return
         self._read_at = now + LOOK_SECONDS
@@ -171,7 +167,7 @@ class BrokerClock:
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
-        self._note_step(self._local.monotonic())
+        self._note_step(self.monotonic())
         self._choose()
 
     def wants_probe(self, now: float) -> bool:
@@ -205,13 +201,13 @@ class BrokerClock:
             "skew_ms": None if skew_ms is None else round(skew_ms),
             "uncertainty_ms": None if bounds is None else round((bounds[1] - bounds[0]) / 2, 1),
             "samples": self._estimator.samples,
-            "sample_age_seconds": round(self._local.monotonic() - self._sampled_at, 1) if bounds is not None else None,
+            "sample_age_seconds": round(self.monotonic() - self._sampled_at, 1) if bounds is not None else None,
             "is_corrected": self._is_corrected,
         }
 
     def _note_step(self, now: float) -> None:
         wall_ms = self._local.wall_ms()
-        if self._local.monotonic() - now > READING_SECONDS_MAX:
+        if self.monotonic() - now > READING_SECONDS_MAX:
             return  # another thread ran between the two
         before_ms, self._local_offset_ms = self._local_offset_ms, wall_ms - now * 1000
         step_ms = self._local_offset_ms - before_ms
