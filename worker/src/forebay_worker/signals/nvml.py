@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import sys
 import threading
@@ -182,6 +183,8 @@ def _say(**what: Any) -> None:
 def main() -> int:
     """Returns only when NVML is of no use; the last line then says why."""
     _exit_with_parent()
+    # A driver that crashes does so again after each start: that must fill no disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     names = [name for name in (sys.argv[1] if len(sys.argv) > 1 else "").split(",") if name]
     try:
         pynvml.nvmlInit()

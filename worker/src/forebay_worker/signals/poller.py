@@ -51,7 +51,7 @@ class EngineMetrics:
     def __init__(self, *, url: str, clock: Clock) -> None:
         self._url = URL(url)
         self._clock = clock
-        self.name = str(self._url.with_user(None))
+        self.name = str(self._url.with_user(None).with_query(None))
 
     async def follow(
         self, *, heard: Callable[[EngineReading, str | None], None], failed: Callable[[str], None]
