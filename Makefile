@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-unit lint format bench chaos simulate clean
+.PHONY: help bootstrap demo up down test test-unit lint format bench bench-pacing chaos simulate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ format: bootstrap ## let ruff rewrite the sources
 
 bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop of the same run
 	@$(BIN)/python -m benchmarks
+
+bench-pacing: bootstrap ## the pacing policies in virtual time, against the bound on what any scheduler could do; one JSON line
+	@$(BIN)/python -m benchmarks.pacing
 
 chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend alone for OUTAGE=s; ends with one JSON line
 	@cd tests && ../$(BIN)/python -m chaos $(if $(OUTAGE),--outage-seconds $(OUTAGE),--seed $(or $(SEED),1) --seconds $(or $(SECONDS),300))

@@ -1,0 +1,65 @@
+"""Who runs: each policy behind each form of front, by the name that the results carry. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.pacing.fronts import FifoFront, NoBuffer
+from benchmarks.pacing.virtual import Engine, Front, Ledger, MakeFront, VirtualClock
+from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.gpu_target import GpuTarget
+from forebay_worker.pacing.gradient2 import Gradient2
+from forebay_worker.pacing.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policy import PacingPolicy
+
+LIMIT_MIN, LIMIT_START = 4, 32
+FIXED_LIMITS = (8, 16, 32, 64, 128, 256)
+NO_BUFFER = "no_buffer"
+OURS = "slo_aimd+lanes"
+
+MakePolicy = Callable[[EnginePhysics], PacingPolicy]
+MakeForm = Callable[[EnginePhysics, MakePolicy], MakeFront]
+
+
+def _fixed(limit_requests: int) -> MakePolicy:
+    return lambda _engine: FixedLimit(limit_requests=limit_requests)
+
+
+POLICIES: dict[str, MakePolicy] = {
+    "latency_ratio": lambda engine: LatencyRatio(
+        limit_min=LIMIT_MIN, limit_start=LIMIT_START, limit_max=engine.max_num_seqs
+    ),
+    "gradient2": lambda engine: Gradient2(limit_min=LIMIT_MIN, limit_start=LIMIT_START, limit_max=engine.max_num_seqs),
+    "gpu_target": lambda engine: GpuTarget(limit_min=LIMIT_MIN, limit_start=LIMIT_START, limit_max=engine.max_num_seqs),
+    **{f"fixed_{limit}": _fixed(limit) for limit in FIXED_LIMITS},
+}
+
+
+def _plain(engine: EnginePhysics, make_policy: MakePolicy) -> MakeFront:
+    def make(port: Engine, ledger: Ledger, _clock: VirtualClock) -> Front:
+        return FifoFront(port, ledger, policy=make_policy(engine), prefill_token_seconds=engine.c_seconds)
+
+    return make
+
+
+FORMS: dict[str, MakeForm] = {"": _plain}
+"""By the suffix of the name: as its users run it (first come, first served, the expired dropped), or otherwise."""
+
+
+def names() -> list[str]:
+    """All contestants."""
+    return [NO_BUFFER, *(f"{policy}{form}" for form in FORMS for policy in POLICIES)]
+
+
+def front_of(name: str, engine: EnginePhysics) -> MakeFront:
+    """Raises ``KeyError`` for a name that is none of `names`."""
+    if name == NO_BUFFER:
+        return lambda port, ledger, _clock: NoBuffer(port, ledger)
+    policy, plus, form = name.partition("+")
+    return FORMS[plus + form](engine, POLICIES[policy])
+
+
+def sees_hints(name: str) -> bool:
+    """Whether what requests say of their length makes a difference to it."""
+    return "+" in name
