@@ -364,6 +364,8 @@ def run(
             front.offer(number, offered[number], now)
         elif event is _Event.STEP_ENDS:
             for key in engine.end_step(now):
+                if key in ledger.dropped:
+                    continue  # the answer of one that ended in the same step made the front hang up on this one
                 ledger.finished_at[key] = now
                 front.finished(key, now, offered[key].prompt_tokens, offered[key].output_tokens)
             wake()
