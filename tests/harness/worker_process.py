@@ -30,6 +30,19 @@ _WRONG_CLOCK = (
     "time.time = lambda: right() + {seconds}; time.time_ns = lambda: right_ns() + round({seconds} * 1e9); "
 )
 
+PLAIN = {
+    "FOREBAY_OPS_PORT": "0",
+    "FOREBAY_OPS_HOST": "127.0.0.1",
+    "FOREBAY_PACING_POLICY": "fixed",
+    "FOREBAY_LANE_ORDER": "fifo",
+    "FOREBAY_MID_SHARE": "0",
+    "FOREBAY_LOW_SHARE": "0",
+    "FOREBAY_HIGH_RESERVE_SHARE": "0",
+    "FOREBAY_GPU": "none",
+}
+"""The limit is what a test says, and tiers and arrival alone decide the order: the tests of pacing and lanes say
+otherwise."""
+
 
 def clean_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment with only these FOREBAY_ variables."""
@@ -49,7 +62,7 @@ class WorkerProcess:
         with log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", program, "run"],
-                env=clean_environment({"FOREBAY_OPS_PORT": "0", "FOREBAY_OPS_HOST": "127.0.0.1", **settings}),
+                env=clean_environment({**PLAIN, **settings}),
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -155,7 +168,7 @@ def run_worker_command(settings: Mapping[str, str], *options: str, seconds: floa
     started = time.monotonic()
     done = subprocess.run(
         [command, "run", *options],
-        env=clean_environment({"FOREBAY_OPS_PORT": "0", "FOREBAY_OPS_HOST": "127.0.0.1", **settings}),
+        env=clean_environment({**PLAIN, **settings}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

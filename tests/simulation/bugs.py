@@ -20,6 +20,7 @@ from forebay_worker.intake import Intake
 from forebay_worker.offsets import PartitionOffsets
 from forebay_worker.outcome import Reporter
 from forebay_worker.ownership import Ownership
+from forebay_worker.pacing.gate import Limitation
 from simulation.process import Patch
 
 
@@ -118,8 +119,8 @@ def _breaker_charges() -> list[Patch]:
 def _slots_leak_at_rebalance() -> list[Patch]:
     real = Dispatcher._end
 
-    def end(self: Dispatcher, work: Any, *, succeeded: bool) -> float:
-        now = real(self, work, succeeded=succeeded)
+    def end(self: Dispatcher, work: Any, answer: Any) -> float:
+        now = real(self, work, answer)
         if not work.assignment.claims.is_open:
             self.running[id(work)] = work
         return now
@@ -174,9 +175,9 @@ def _failed_produce_skipped() -> list[Patch]:
 def _limit_ignored() -> list[Patch]:
     real = Dispatcher.limited_by
 
-    def limited_by(self: Dispatcher, now: float) -> str | None:
-        limit = real(self, now)
-        return None if limit == "limit" else limit
+    def limited_by(self: Dispatcher, now: float) -> Limitation | None:
+        limitation = real(self, now)
+        return None if limitation is not None and limitation.signal == "limit" else limitation
 
     return [(Dispatcher, "limited_by", limited_by)]
 

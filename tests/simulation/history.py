@@ -392,7 +392,9 @@ def _settings(plan: Plan) -> WorkerSettings:
     return WorkerSettings(
         pool=POOL.name,
         backend_url="http://127.0.0.1:1",
+        pacing_policy="fixed",
         limit_max=plan.limit,
+        gpu="none",
         max_retries=plan.max_retries,
         drain_seconds=plan.drain_seconds,
         buffer_bytes_max=1024 * 1024,

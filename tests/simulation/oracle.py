@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Key = tuple[str, int]
 Place = tuple[str, int, int]
 
+_EXPIRED_EARLY = frozenset({Reason.RETRY_TOO_LATE.code, Reason.DEADLINE_UNREACHABLE.code})
 _result_decoder = msgspec.json.Decoder(Result)
 
 
@@ -147,7 +148,7 @@ class Oracle:
             self.ledger.fail(f"a result of {request_id}, which nobody submitted")
         if (record.key_bytes or b"").decode() != request_id:
             self.ledger.fail(f"the result of {request_id} has the key {record.key_bytes!r}")
-        if result.status is Status.EXPIRED and result.reason != Reason.RETRY_TOO_LATE.code:
+        if result.status is Status.EXPIRED and result.reason not in _EXPIRED_EARLY:
             left_ms = min(self.accepted[request_id].deadlines_ms.values()) - record.timestamp_ms
             if left_ms > 0:
                 self.ledger.fail(f"{request_id} has expired {left_ms} ms early")

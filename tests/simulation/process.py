@@ -302,11 +302,11 @@ class Cluster:
             return
         bounds, fail = self._bounds, self._oracle.ledger.fail
         dispatcher, reporter = worker._dispatcher, worker._reporter
-        if len(dispatcher.running) > dispatcher.policy.limit_requests:
+        if len(dispatcher.running) > dispatcher.gate.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")
         for tier in self._tiers if not bounds.lookahead_follows_rate else ():
             # Retries may join a full lane, failed probes go back to it, and what was withheld is let go at once.
-            most = 2 * bounds.lookahead_records + dispatcher.policy.limit_requests + WITHHELD_RELEASED_MAX
+            most = 2 * bounds.lookahead_records + dispatcher.gate.limit_requests + WITHHELD_RELEASED_MAX
             if (records := len(dispatcher.lanes[tier])) > most:
                 fail(f"the lane {tier} of {name} holds {records} requests, at most {most} may be there")
         if len(reporter._known) > bounds.known_requests:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -23,10 +24,12 @@ from forebay_worker.dispatch import (
     RETRY_ROOM_RECORDS,
     Dispatcher,
 )
-from forebay_worker.lanes import cost_bytes
+from forebay_worker.lane_order import LaneOrder
+from forebay_worker.lanes import Lanes, cost_bytes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.gate import Gate
 from forebay_worker.work import Answer, Failure, Work
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
@@ -46,7 +49,10 @@ class Stage:
         self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats)
         self.dispatcher = Dispatcher(
             clock=self.clock,
-            policy=FixedLimit(limit_requests=limit),
+            gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
+            predictor=None,
+            lanes=Lanes(order=LaneOrder.FIFO),
+            read_signals=lambda _: (None, None),
             reporter=self.reporter,
             stats=self.stats,
             buffer_bytes_max=buffer_bytes_max,
@@ -55,6 +61,10 @@ class Stage:
 
     def accept(self, *works: Work) -> None:
         self.dispatcher.accept(list(works))
+
+    def limited_by(self) -> str | None:
+        limitation = self.dispatcher.limited_by(self.clock.monotonic())
+        return None if limitation is None else limitation.signal
 
     def take_all(self) -> list[Work]:
         taken = []
@@ -105,7 +115,7 @@ def test_no_more_start_than_the_limit_allows_and_each_end_lets_one_start() -> No
     stage.accept(*works(5))
     taken = stage.take_all()
     assert [work.offset for work in taken] == [0, 1, 2]
-    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "limit"
+    assert stage.limited_by() == "limit"
     stage.dispatcher.answered(taken[1], ANSWER)
     assert [work.offset for work in stage.take_all()] == [3]
 
@@ -224,7 +234,7 @@ def test_while_it_stops_nothing_starts() -> None:
     stage.accept(*works(1))
     stage.dispatcher.stopping = True
     assert stage.dispatcher.take() is None
-    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "draining"
+    assert stage.limited_by() == "draining"
     assert len(stage.dispatcher.lanes) == 1
 
 
@@ -247,7 +257,7 @@ def test_what_cannot_be_reported_is_not_started() -> None:
     stage.dispatcher.answered(first, ANSWER)
     stage.tick(DELIVERY_STALL_SECONDS)
     assert stage.dispatcher.take() is None
-    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "results"
+    assert stage.limited_by() == "results"
     stage.producer.holding = False
     stage.tick()
     assert stage.dispatcher.take() is not None
@@ -410,7 +420,7 @@ def test_after_a_suspension_nothing_starts_until_the_consumers_had_a_moment() ->
     stage.clock.advance(12.0)
     assert stage.dispatcher.take() is None
     stage.tick(RECOVERY_SECONDS - 0.1)
-    assert stage.dispatcher.limited_by(stage.clock.monotonic()) == "suspension"
+    assert stage.limited_by() == "suspension"
     stage.tick(0.1)
     assert len(stage.take_all()) == 2
 

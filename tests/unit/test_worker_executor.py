@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
 from typing import Any
@@ -15,9 +16,12 @@ from forebay_worker import executor as executor_module
 from forebay_worker.backends import HandlerBackend, HandlerRequest
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import RUNS_BETWEEN_YIELDS, Executor
+from forebay_worker.lane_order import LaneOrder
+from forebay_worker.lanes import Lanes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.gate import Gate
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 
@@ -34,7 +38,10 @@ class Floor:
         self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=stats)
         self.dispatcher = Dispatcher(
             clock=self.clock,
-            policy=FixedLimit(limit_requests=limit),
+            gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
+            predictor=None,
+            lanes=Lanes(order=LaneOrder.FIFO),
+            read_signals=lambda _: (None, None),
             reporter=self.reporter,
             stats=stats,
             buffer_bytes_max=3_000_000,

@@ -31,6 +31,13 @@ class Reason(Enum):
         "The deadline passed before the request could be dispatched.",
         "Give it a longer deadline or a higher tier, or add capacity.",
     )
+    DEADLINE_UNREACHABLE = (
+        "deadline_unreachable",
+        Status.EXPIRED,
+        False,
+        "It would have missed its deadline even if it had been dispatched at once, so it was dropped.",
+        "Look at predicted_seconds; give it a longer deadline or ask for fewer tokens, or add capacity.",
+    )
     DEADLINE_PASSED_RUNNING = (
         "deadline_passed_running",
         Status.EXPIRED,

@@ -21,8 +21,9 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     - ``replay_count``: how many times it had come back from the dead letters: 0 for the outcome of what was
       submitted, 1 for that of its first replay. Of equal id and count the first result is the outcome.
     - ``queue_seconds``: first enqueue to last dispatch. ``service_seconds``: the last execution.
+    - ``predicted_seconds``: how long it was expected to take when it was dropped for that, else None.
     - ``prompt_tokens``, ``output_tokens``: as the backend counted them.
-    - ``finished_at``: epoch milliseconds on the worker's clock.
+    - ``finished_at``: epoch milliseconds on the brokers' clock.
     - ``error``: for people, at most ``ERROR_CHARS_MAX`` characters.
     - ``body``: the backend's JSON answer, else None.
     """
@@ -36,6 +37,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     worker: str | None = None
     queue_seconds: float | None = None
     service_seconds: float | None = None
+    predicted_seconds: float | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finished_at: int

@@ -32,6 +32,7 @@ _UNAVAILABLE = frozenset({502, 503, 529})
 _TIMED_OUT = frozenset({408, 504})
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TOO_MANY = 429
+_TOO_MUCH = frozenset({429, 503, 529})
 
 log = structlog.get_logger("forebay.backend")
 
@@ -203,6 +204,7 @@ def _refusal(reply: _Reply, *, may_retry: bool) -> Failure:
         reason=reason,
         error=error,
         of_backend=status == _TOO_MANY or status in _UNAVAILABLE,
+        refused=status in _TOO_MUCH,
         retryable=may_retry,
         retry_after_seconds=seconds,
     )

@@ -19,9 +19,11 @@ from forebay_worker.breaker import Breaker, BreakerState
 from forebay_worker.credit import Credit
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
 from forebay_worker.metrics import Stats
-from forebay_worker.outcome import Reporter
-from forebay_worker.pacing.policy import Ended, PacingPolicy
+from forebay_worker.outcome import UNDELIVERED_RECORDS_MAX, Reporter
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.prediction import Predictor
 from forebay_worker.retry import Next, plan_after_failure
+from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.work import Answer, Failure, Work
 
 LOOKAHEAD_RECORDS_MIN = 256
@@ -37,13 +39,23 @@ RETRY_ROOM_RECORDS = 256
 TROUBLE_SECONDS = 10.0
 """How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
 
-EXPIRY_SWEEP_SECONDS = 0.1
+SWEEP_SECONDS = 0.1
+SWEEP_RECORDS_MAX = 256
+"""How many waiting requests are looked at in a sweep for whether they can still meet their deadlines."""
+
+PACING_SECONDS = 1.0
+DOOMED_IN_FLIGHT_MIN = 4
 
 SUSPENDED_SECONDS = 5.0
 RECOVERY_SECONDS = 0.5
 """A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
 its consumers get a moment to learn it before anything starts."""
 RATE_WINDOW_SECONDS = 1.0
+
+_DRAINING = Limitation("draining", 1, 0)
+
+ReadSignals = Callable[[float], tuple[EngineReading | None, GpuReading | None]]
+"""What engine and GPU said last, as of a monotonic moment; None for what is missing or stale."""
 
 log = structlog.get_logger("forebay.dispatch")
 
@@ -55,16 +67,23 @@ class Dispatcher:
         self,
         *,
         clock: Clock,
-        policy: PacingPolicy,
+        gate: Gate,
+        predictor: Predictor | None,
+        lanes: Lanes,
+        read_signals: ReadSignals,
         reporter: Reporter,
         stats: Stats,
         buffer_bytes_max: int,
         retries_max: int,
     ) -> None:
-        self.lanes = Lanes()
-        self.policy = policy
+        """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
+        self.lanes = lanes
+        self.gate = gate
+        self._predictor = predictor
+        self._read_signals = read_signals
         self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
         self.running: dict[int, Work] = {}
+        self.running_by_tier = dict.fromkeys(TIERS, 0)
         self.credits = {tier: Credit(capacity_records=LOOKAHEAD_RECORDS_MIN) for tier in TIERS}
         self.retry_credits = {tier: Credit(capacity_records=RETRY_ROOM_RECORDS) for tier in TIERS}
         self.stopping = False
@@ -78,6 +97,7 @@ class Dispatcher:
         self._say_trouble_at = 0.0
         self._taken = 0
         self._sweep_at = 0.0
+        self._pace_at = 0.0
         self._ticked_at = math.inf
         self._recovered_at = 0.0
         self._rate_since = clock.monotonic()
@@ -93,7 +113,8 @@ class Dispatcher:
                 continue  # the partition was given up on the way here: its new owner sees to the request
             end = self._end_at_once(work, now, now_ms)
             if end is None:
-                self.lanes.push(work)
+                self._predict(work, now)
+                self.lanes.push(work, now)
             elif work.assignment.claims.claim(work.offset):
                 # Claimed, so that a hand-over while the outcome is on its way names it.
                 end()
@@ -127,7 +148,10 @@ class Dispatcher:
             now = self._clock.monotonic()
             if not lanes or self.limited_by(now) is not None:
                 return None
-            work = lanes.pop() if self.breaker.state is BreakerState.CLOSED else lanes.pop_probe()
+            if self.breaker.state is BreakerState.CLOSED:
+                work = lanes.pop(now, running=self.running_by_tier, limit=self.gate.limit_requests)
+            else:
+                work = lanes.pop_probe()
             if work is None:
                 return None
             self._taken += 1
@@ -139,35 +163,41 @@ class Dispatcher:
             if work.deadline_ms <= now_ms:
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
                 continue
+            if self._is_doomed(work, now, now_ms):
+                self._drop_doomed(work, now)
+                continue
             self.breaker.started(now)
             work.started = now
+            self.gate.started(work, now)
             self.running[id(work)] = work
+            self.running_by_tier[work.assignment.tier] += 1
             self._stats.dispatched(work, now_ms)
             return work
 
-    def limited_by(self, now: float) -> str | None:
+    def limited_by(self, now: float) -> Limitation | None:
         """What keeps the next request from starting; None when nothing does."""
         if self.stopping:
-            return "draining"
+            return _DRAINING
         if self._is_recovering(now):
-            return "suspension"
-        if len(self.running) >= self.policy.limit_requests:
-            return "limit"
+            return Limitation("suspension", round(now - self._recovered_at, 3), 0)
+        limitation = self.gate.blocked_by(now, len(self.running))
+        if limitation is not None:
+            return limitation
         if not self.breaker.admits(now):
-            return "breaker"
+            return Limitation("breaker", round(now - (self.breaker.probe_at or now), 3), 0)
         if not self._reporter.accepts(now):
-            return "results"
+            return Limitation("results", self._reporter.undelivered_records, UNDELIVERED_RECORDS_MAX)
         return None
 
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""
-        now = self._end(work, succeeded=True)
+        now = self._end(work, answer)
         self._reporter.completed(work, answer, service_seconds=now - work.started)
         self._backend_lives(now)
 
     def failed(self, work: Work, failure: Failure) -> None:
         """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
-        now = self._end(work, succeeded=False)
+        now = self._end(work, None)
         if failure.of_backend:
             self._backend_failed(work, failure, now)
             return
@@ -179,7 +209,7 @@ class Dispatcher:
 
     def gave_up(self, work: Work, *, deadline_passed: bool) -> None:
         """The execution was cancelled: at its deadline, or because the worker stops and gives the request back."""
-        now = self._end(work, succeeded=False)
+        now = self._end(work, None)
         self.breaker.ended(now, started=work.started)
         if deadline_passed:
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
@@ -192,16 +222,37 @@ class Dispatcher:
         self._is_recovering(now)
         self._ticked_at = now
         if now >= self._sweep_at:
-            self._sweep_at = now + EXPIRY_SWEEP_SECONDS
-            for work in self.lanes.remove_expired(self._clock.wall_ms()):
-                if work.assignment.claims.claim(work.offset):
-                    self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+            self._sweep_at = now + SWEEP_SECONDS
+            self._sweep_lanes(now)
             self._raise_credits()
         self._release_suspect(now)
+        if now >= self._pace_at:
+            self._pace_at = now + PACING_SECONDS
+            engine, gpu = self._read_signals(now)
+            self.gate.step(
+                now,
+                self._clock.wall_ms(),
+                in_flight=len(self.running),
+                waiting=len(self.lanes),
+                engine=engine,
+                gpu=gpu,
+            )
         passed = now - self._rate_since
         if passed >= RATE_WINDOW_SECONDS:
             self._rate_per_second = self._rate_count / passed
             self._rate_since, self._rate_count = now, 0
+
+    def _sweep_lanes(self, now: float) -> None:
+        """Drops what missed its deadline, and some of what is bound to; the rest is looked at in the next sweeps."""
+        now_ms = self._clock.wall_ms()
+        for work in self.lanes.remove_expired(now_ms):
+            if work.assignment.claims.claim(work.offset):
+                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+        if self._predictor is None:
+            return
+        for work in self.lanes.sweep(SWEEP_RECORDS_MAX, lambda work: self._is_doomed(work, now, now_ms)):
+            if work.assignment.claims.claim(work.offset):
+                self._drop_doomed(work, now)
 
     def _is_recovering(self, now: float) -> bool:
         if now - self._ticked_at > SUSPENDED_SECONDS:
@@ -214,25 +265,51 @@ class Dispatcher:
         now_ms = self._clock.wall_ms()
         return [work for work in self.running.values() if work.deadline_ms <= now_ms]
 
-    def _end(self, work: Work, *, succeeded: bool) -> float:
+    def _end(self, work: Work, answer: Answer | None) -> float:
         now = self._clock.monotonic()
         in_flight = len(self.running)
         del self.running[id(work)]
+        self.running_by_tier[work.assignment.tier] -= 1
         self._rate_count += 1
-        self.policy.observe(
-            Ended(
-                at=now,
-                service_seconds=now - work.started,
-                in_flight=in_flight,
-                succeeded=succeeded,
-                prompt_tokens=0,
-                output_tokens=0,
-            )
+        prompt_tokens = output_tokens = None
+        if answer is not None:
+            prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens
+            if self._predictor is not None and work.prediction is not None:
+                self._predictor.learn(work.prediction, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        self.gate.ended(
+            work,
+            now,
+            in_flight=in_flight,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            succeeded=answer is not None,
         )
         return now
 
+    def _predict(self, work: Work, now: float) -> None:
+        work.arrived = now
+        if self._predictor is None or work.request is None:
+            return
+        prediction = work.prediction = self._predictor.predict(work.request)
+        work.prompt_tokens, work.output_tokens = prediction.prompt_tokens, prediction.output_tokens
+        work.cost_seconds = self.gate.cost_seconds(work.prompt_tokens, work.output_tokens)
+
+    def _is_doomed(self, work: Work, now: float, now_ms: int) -> bool:
+        """Whether the request would miss its deadline even if it started now.
+
+        Never while little is in flight: what the last answers took may no longer be true, and only answers tell.
+        """
+        if len(self.running) < DOOMED_IN_FLIGHT_MIN:
+            return False
+        return now_ms + 1000 * self.gate.service_seconds(work, now) > work.deadline_ms
+
+    def _drop_doomed(self, work: Work, now: float) -> None:
+        self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
+
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:
         self._stats.backend_failures += 1
+        if failure.refused:
+            self.gate.refused(now, self._clock.wall_ms())
         if failure.reached and work.failed_at and self.breaker.last_answer > work.failed_at:
             # Between its failures the backend served others. A request that breaks the backend each time it runs
             # must not be tried for ever.
@@ -299,7 +376,7 @@ class Dispatcher:
     def _back_to_lane(self, work: Work) -> None:
         work.assignment.claims.release(work.offset)
         if work.assignment.claims.is_open:
-            self.lanes.push(work)
+            self.lanes.push(work, self._clock.monotonic())
 
     def _raise_credits(self) -> None:
         for tier in TIERS:

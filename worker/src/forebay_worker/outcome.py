@@ -150,6 +150,12 @@ class Reporter:
         work.awaiting = 1
         self._produce_result(work, request_id.encode(), value)
 
+    def doomed(self, work: Work, *, predicted_seconds: float) -> None:
+        """The request is dropped: it would take so long from now, and miss its deadline."""
+        left_seconds = (work.deadline_ms - self._clock.wall_ms()) / 1000
+        error = f"it would take {predicted_seconds:.3f} s and has {left_seconds:.3f} s left"
+        self._end(work, Reason.DEADLINE_UNREACHABLE, error, None, dead=False, predicted_seconds=predicted_seconds)
+
     def expired(
         self, work: Work, reason: Reason, *, cause: str | None = None, service_seconds: float | None = None
     ) -> None:
@@ -224,7 +230,16 @@ class Reporter:
         error = f"the result has {size_bytes} bytes, a record may have {LATER_BYTES_MAX}"
         self._end(work, Reason.RESULT_TOO_LARGE, error, service_seconds, dead=True)
 
-    def _end(self, work: Work, reason: Reason, error: str, service_seconds: float | None, *, dead: bool) -> None:
+    def _end(
+        self,
+        work: Work,
+        reason: Reason,
+        error: str,
+        service_seconds: float | None,
+        *,
+        dead: bool,
+        predicted_seconds: float | None = None,
+    ) -> None:
         self._stats.ended(work, reason, service_seconds)
         request_id = work.request_id
         work.awaiting = int(dead) + int(request_id is not None)
@@ -240,7 +255,13 @@ class Reporter:
             )
             self._produce(work, letter)
         if request_id is not None:
-            result = self._result(work, reason, service_seconds=service_seconds, error=error[:ERROR_CHARS_MAX])
+            result = self._result(
+                work,
+                reason,
+                service_seconds=service_seconds,
+                error=error[:ERROR_CHARS_MAX],
+                predicted_seconds=None if predicted_seconds is None else round(predicted_seconds, 3),
+            )
             self._produce_result(work, request_id.encode(), encode_result(result))
         if work.awaiting == 0:
             work.assignment.done.append(work.offset)

@@ -13,12 +13,15 @@ from pydantic import Field, SecretStr
 
 from forebay_schemas.errors import UsageError
 from forebay_schemas.settings import CommonSettings, load_settings
+from forebay_worker.lane_order import LaneOrder
 
 DEFAULT_BIZ_PATHS = {
     "chat_completion": "/v1/chat/completions",
     "completion": "/v1/completions",
     "embedding": "/v1/embeddings",
 }
+
+PacingPolicyName = Literal["slo_aimd", "latency_ratio", "gpu_target", "gradient2", "fixed"]
 
 
 def default_worker_id() -> str:
@@ -42,9 +45,45 @@ class WorkerSettings(CommonSettings):
     handler: str | None = Field(
         default=None, description="module:function, an async function that takes the request and returns its body"
     )
-    pacing_policy: Literal["fixed"] = Field(default="fixed", description="How the limit is found: fixed")
+    pacing_policy: PacingPolicyName = Field(
+        default="slo_aimd",
+        description="How the limit is found: slo_aimd, latency_ratio, gpu_target, gradient2 or fixed",
+    )
+    limit_min: int = Field(default=4, ge=1, le=100_000, description="The policy never goes below")
+    limit_start: int = Field(default=32, ge=1, le=100_000, description="Requests in flight at most, at the start")
     limit_max: int = Field(
-        default=32, ge=1, le=100_000, description="Requests in flight at most; with fixed: the limit"
+        default=256, ge=1, le=100_000, description="Requests in flight at most; with fixed: the limit"
+    )
+    tpot_target_seconds: float = Field(
+        default=0.1, gt=0, description="slo_aimd: what an output token may take, as a client feels it"
+    )
+    prefill_seconds_max: float = Field(
+        default=0.5, gt=0, description="Prompts that may wait for their prefill in the backend, in its seconds of work"
+    )
+    gpu_utilisation_target: float = Field(
+        default=0.9, gt=0, le=1, description="gpu_target: the share of time that the GPU is to be busy"
+    )
+    lane_order: LaneOrder = Field(
+        default=LaneOrder.SJF_AGED, description="Order within a tier and priority: fifo, edf or sjf_aged"
+    )
+    tenant_weights: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
+        default_factory=dict, description='Shares of tenants within a tier, 1 each unless given, as JSON: {"search": 3}'
+    )
+    mid_share: float = Field(default=0.05, ge=0, le=1, description="Of the limit, at least for mid when it waits")
+    low_share: float = Field(default=0.01, ge=0, le=1, description="Of the limit, at least for low when it waits")
+    high_reserve_share: float = Field(
+        default=0.1, ge=0, lt=1, description="Of the limit, for high alone; while high was seen in the last minute"
+    )
+    metrics_url: str | None = Field(
+        default=None, description="Where the engine tells its metrics; the backend's /metrics unless given"
+    )
+    gpu: Literal["auto", "nvml", "prometheus", "none"] = Field(
+        default="auto", description="Where GPU utilisation comes from; auto: NVML where there is a driver"
+    )
+    gpu_devices: str | None = Field(default=None, description="GPU indexes or UUIDs, comma-separated; all unless given")
+    gpu_prometheus_url: str | None = Field(default=None, description="With gpu=prometheus: the Prometheus server")
+    gpu_prometheus_query: str = Field(
+        default="avg(DCGM_FI_DEV_GPU_UTIL)", description="With gpu=prometheus: PromQL that gives percent"
     )
     buffer_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of requests taken from Kafka but not yet started"
@@ -65,6 +104,11 @@ class WorkerSettings(CommonSettings):
         description="The address that /livez, /readyz, /metrics and /status listen on",
     )
     ops_port: int = Field(default=8081, ge=0, le=65535, description="Their port; 0 = pick one")
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Whether order or limit depend on how many tokens a request takes."""
+        return self.pacing_policy != "fixed" or self.lane_order is LaneOrder.SJF_AGED
 
 
 def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> WorkerSettings:

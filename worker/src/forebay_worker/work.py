@@ -13,6 +13,7 @@ from forebay_schemas.headers import History
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_worker.assignment import Assignment
+from forebay_worker.prediction import Prediction
 
 
 class Record(Protocol):
@@ -36,8 +37,7 @@ class Work(msgspec.Struct, gc=False):
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` and ``cost_seconds`` (engine time; 0 when unknown). ``arrived``: the
-    monotonic seconds at which it joined its lane.
-    """
+    monotonic seconds at which it joined its lane."""
 
     record: Record
     assignment: Assignment
@@ -58,6 +58,10 @@ class Work(msgspec.Struct, gc=False):
     output_tokens: int = 0
     cost_seconds: float = 0.0
     arrived: float = 0.0
+    prediction: Prediction | None = None
+    prefilled_before: float = 0.0
+    prefilled_with: int = 0
+    in_flight_seconds: float = 0.0
 
     @property
     def tier(self) -> Tier:
@@ -88,14 +92,16 @@ class Failure:
     """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
 
     ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
-    to say. ``reached``: False when no byte of the request can have come to the backend. ``retryable``: whether the same
-    request may succeed later, when the reason alone does not say it.
+    to say. ``refused``: the backend said that this was too much for it. ``reached``: False when no byte of the request
+    can have come to the backend. ``retryable``: whether the same request may succeed later, when the reason alone does
+    not say it.
     """
 
     reason: Reason
     error: str
     of_backend: bool = False
     reached: bool = True
+    refused: bool = False
     retryable: bool | None = None
     retry_after_seconds: float | None = None
 

@@ -32,7 +32,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock
@@ -41,13 +41,17 @@ from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
 from forebay_worker.handover import HandOvers
 from forebay_worker.intake import Intake
+from forebay_worker.lanes import Lanes
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.policies import make_policy
 from forebay_worker.ports import KafkaConsumer, OnCommit
+from forebay_worker.prediction import Predictor
 from forebay_worker.settings import WorkerSettings
+from forebay_worker.tier_shares import TierShares
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
@@ -108,7 +112,17 @@ class Worker:
         )
         self._dispatcher = Dispatcher(
             clock=self._clock,
-            policy=FixedLimit(limit_requests=self._settings.limit_max),
+            gate=Gate(policy=make_policy(self._settings), prefill_seconds_max=self._settings.prefill_seconds_max),
+            predictor=Predictor() if self._settings.asks_for_tokens else None,
+            lanes=Lanes(
+                order=self._settings.lane_order,
+                weights=self._settings.tenant_weights,
+                shares=TierShares(
+                    minimum={Tier.MID: self._settings.mid_share, Tier.LOW: self._settings.low_share},
+                    reserve=self._settings.high_reserve_share,
+                ),
+            ),
+            read_signals=lambda _now: (None, None),
             reporter=self._reporter,
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
@@ -329,7 +343,7 @@ class Worker:
 
     def _gauges(self) -> Gauges:
         return Gauges(
-            limit_requests=self._dispatcher.policy.limit_requests,
+            limit_requests=self._dispatcher.gate.limit_requests,
             in_flight=len(self._dispatcher.running),
             breaker_open=self._dispatcher.breaker.probe_at is not None,
             breaker_opened=self._dispatcher.breaker.opened_count,
@@ -359,8 +373,8 @@ class Worker:
             "worker": self._settings.worker_id,
             "pool": self._pool.name,
             "state": "draining" if self._drain.is_set() else "working",
-            "limited_by": dispatcher.limited_by(now),
-            "limit_requests": dispatcher.policy.limit_requests,
+            "limited_by": _shown(dispatcher.limited_by(now)),
+            "limit_requests": dispatcher.gate.limit_requests,
             "in_flight_requests": len(running),
             "breaker": {
                 "state": dispatcher.breaker.state,
@@ -398,3 +412,7 @@ class Worker:
                 for work in running[:100]
             ],
         }
+
+
+def _shown(limitation: Limitation | None) -> dict[str, Any] | None:
+    return None if limitation is None else limitation._asdict()

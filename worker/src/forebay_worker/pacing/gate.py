@@ -1,0 +1,213 @@
+"""The gate of one backend: whether one more request may start, by number and by tokens, and why not. Pure.
+
+The policy finds how many requests; the gate keeps account of the tokens that those in flight still ask of the backend.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
+from forebay_worker.pacing.service_model import ServiceModel
+from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.work import Work
+
+CHANGES_KEPT = 20
+KV_SHARE_MAX = 0.9
+KV_SHARE_TELLING = 0.1
+"""Of an emptier cache one cannot tell how large it is."""
+
+KV_ALPHA = 0.1
+IN_FLIGHT_ALPHA = 0.05
+PREFILL_GAIN = 0.5
+TELLING_DECODE_SECONDS = 0.5
+"""An answer that took longer to put out says little of when its prompt was taken in."""
+
+
+class Limitation(NamedTuple):
+    """What keeps the next request from starting: a signal, and the threshold that it has reached."""
+
+    signal: str
+    value: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChange:
+    """The limit changed. ``at_ms``: epoch milliseconds; ``cause`` is for people."""
+
+    at_ms: int
+    before: int
+    after: int
+    cause: str
+
+
+class Gate:
+    """Asked before each start, told of each start and end. Times are monotonic seconds.
+
+    ``prefill_seconds_max``: how much prefill may wait in the backend; what waits there can no longer be put in order.
+    """
+
+    def __init__(self, *, policy: PacingPolicy, prefill_seconds_max: float) -> None:
+        self.policy = policy
+        self.model = ServiceModel()
+        self.changes: deque[LimitChange] = deque(maxlen=CHANGES_KEPT)
+        self.changes_total = 0
+        self.kv_tokens: float | None = None
+        """How many tokens the backend's KV cache seems to hold; None while its metrics do not tell."""
+        self._prefill_seconds_max = prefill_seconds_max
+        self._tokens_in_flight = 0
+        self._output_in_flight = 0
+        self._prompt_tokens_started = 0
+        self._prefill_tokens = 0.0
+        self._prefill_at = 0.0
+        self._in_flight = 0
+        self._in_flight_mean = 1.0
+        self._in_flight_seconds = 0.0
+        self._in_flight_at = 0.0
+
+    @property
+    def limit_requests(self) -> int:
+        return self.policy.limit_requests
+
+    def prefill_tokens(self, now: float) -> float:
+        """Prompt tokens that wait for their prefill in the backend, as far as the fitted pace and the answers tell."""
+        pace = self.model.prompt_token_seconds
+        if pace:
+            self._prefill_tokens = max(0.0, self._prefill_tokens - (now - self._prefill_at) / pace)
+        else:
+            self._prefill_tokens = 0.0
+        self._prefill_at = now
+        return self._prefill_tokens
+
+    def blocked_by(self, now: float, in_flight: int) -> Limitation | None:
+        """Why no request may start now. It does not ask which: one that is large passes once there is room at all."""
+        limit = self.policy.limit_requests
+        if in_flight >= limit:
+            return Limitation("limit", in_flight, limit)
+        if not in_flight:
+            return None
+        waiting_seconds = self.prefill_tokens(now) * self.model.prompt_token_seconds
+        if waiting_seconds >= self._prefill_seconds_max:
+            return Limitation("prefill_seconds", round(waiting_seconds, 3), self._prefill_seconds_max)
+        kv_tokens = self.kv_tokens
+        if kv_tokens is not None and self._tokens_in_flight >= KV_SHARE_MAX * kv_tokens:
+            return Limitation("kv_tokens", self._tokens_in_flight, round(KV_SHARE_MAX * kv_tokens))
+        return None
+
+    def service_seconds(self, work: Work, now: float) -> float:
+        """How long the request would take if it started now; 0 while nothing is known of the backend."""
+        return self.model.seconds(
+            prompt_tokens=work.prompt_tokens + self.prefill_tokens(now), output_tokens=work.output_tokens
+        )
+
+    def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
+        """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
+        model = self.model
+        of_a_step = model.sequence_seconds + model.step_seconds / self._in_flight_mean
+        return model.prompt_token_seconds * prompt_tokens + of_a_step * output_tokens
+
+    def started(self, work: Work, now: float) -> None:
+        """A request was started."""
+        work.prefilled_before = self._prompt_tokens_started - self.prefill_tokens(now)
+        self._prefill_tokens += work.prompt_tokens
+        self._prompt_tokens_started += work.prompt_tokens
+        work.prefilled_with = self._prompt_tokens_started
+        self._tokens_in_flight += work.prompt_tokens + work.output_tokens
+        self._output_in_flight += work.output_tokens
+        self._count(now, 1)
+        work.in_flight_seconds = self._in_flight_seconds
+
+    def ended(
+        self,
+        work: Work,
+        now: float,
+        *,
+        in_flight: int,
+        prompt_tokens: int | None,
+        output_tokens: int | None,
+        succeeded: bool,
+    ) -> None:
+        """A request ended; ``in_flight`` counts it. Token counts are the backend's, None where it gave none."""
+        self._tokens_in_flight -= work.prompt_tokens + work.output_tokens
+        self._output_in_flight -= work.output_tokens
+        self._in_flight_mean += IN_FLIGHT_ALPHA * (in_flight - self._in_flight_mean)
+        self._count(now, -1)
+        prompt = work.prompt_tokens if prompt_tokens is None else prompt_tokens
+        output = work.output_tokens if output_tokens is None else output_tokens
+        seconds = now - work.started
+        if succeeded:
+            self._correct_prefill(work, now, output)
+            self.model.learn(
+                service_seconds=seconds,
+                prompt_tokens=prompt,
+                output_tokens=output,
+                prefilled_tokens=self._prompt_tokens_started - self._prefill_tokens - work.prefilled_before,
+                in_flight=(self._in_flight_seconds - work.in_flight_seconds) / seconds if seconds > 0 else in_flight,
+            )
+        self.policy.observe(
+            Ended(
+                at=now,
+                service_seconds=seconds,
+                in_flight=in_flight,
+                succeeded=succeeded,
+                prompt_tokens=prompt,
+                output_tokens=output,
+            )
+        )
+
+    def _correct_prefill(self, work: Work, now: float, output_tokens: int) -> None:
+        """Backends prefill in order of arrival: when an answer is here, its prompt was taken in before its first token
+        was put out, and so were all before it. What came in since then cannot be more than the pace allows."""
+        self.prefill_tokens(now)
+        decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
+        pace = self.model.prompt_token_seconds
+        taken_in_since = decode_seconds / pace if pace else 0.0
+        seen = max(0.0, self._prompt_tokens_started - work.prefilled_with - taken_in_since)
+        gain = PREFILL_GAIN * min(1.0, TELLING_DECODE_SECONDS / decode_seconds if decode_seconds else 1.0)
+        self._prefill_tokens += gain * (seen - self._prefill_tokens)
+
+    def _count(self, now: float, change: int) -> None:
+        self._in_flight_seconds += self._in_flight * (now - self._in_flight_at)
+        self._in_flight_at = now
+        self._in_flight += change
+
+    def refused(self, now: float, now_ms: int) -> None:
+        """The backend refused a request as too much for it."""
+        before = self.limit_requests
+        self._note(before, self.policy.refused(now), now_ms)
+
+    def step(
+        self,
+        now: float,
+        now_ms: int,
+        *,
+        in_flight: int,
+        waiting: int,
+        engine: EngineReading | None,
+        gpu: GpuReading | None,
+    ) -> None:
+        """Lets the policy decide; once a second."""
+        if engine is not None and engine.kv_used_share is not None and engine.kv_used_share >= KV_SHARE_TELLING:
+            # Those that are being answered have put out half of their tokens, on the average.
+            seen = (self._tokens_in_flight - self._output_in_flight / 2) / engine.kv_used_share
+            self.kv_tokens = seen if self.kv_tokens is None else self.kv_tokens + KV_ALPHA * (seen - self.kv_tokens)
+        before = self.limit_requests
+        cause = self.policy.step(
+            Signals(
+                now=now,
+                in_flight=in_flight,
+                waiting=waiting,
+                token_seconds=self.model.token_seconds,
+                engine=engine,
+                gpu=gpu,
+            )
+        )
+        self._note(before, cause, now_ms)
+
+    def _note(self, before: int, cause: str | None, now_ms: int) -> None:
+        if cause is not None:
+            self.changes_total += 1
+            self.changes.append(LimitChange(at_ms=now_ms, before=before, after=self.limit_requests, cause=cause))

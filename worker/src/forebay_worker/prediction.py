@@ -1,0 +1,117 @@
+"""Prediction: how many tokens a request will take in and put out, learnt from what the engine reported. Pure.
+
+A client's ``max_tokens`` is a cap and no prediction: many set 2048 everywhere and use a tenth of it. What is learnt is
+the share of the cap that was used, so that a cap which means something is believed and one that does not is not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from typing import Any
+
+import msgspec
+
+from forebay_schemas.envelope import Request, payload_hints
+
+BYTES_PER_TOKEN = 4.0
+"""English text in JSON, before any answer said better."""
+
+PROMPT_ALPHA = 0.05
+OUTPUT_TOKENS_UNKNOWN = 128
+SAMPLES_MAX = 128
+SAMPLES_MIN = 8
+"""A class with fewer answers asks the next wider one."""
+
+CLASSES_MAX = 1_024
+OUTPUT_QUANTILE = 0.5
+
+
+class Prediction(msgspec.Struct, frozen=True, gc=False):
+    """Tokens that a request is expected to take; ``keys``: the classes that learn from its answer, narrowest first."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cap_tokens: int | None
+    size_bytes: int
+    keys: tuple[tuple[object, ...], ...]
+
+    @property
+    def model(self) -> str | None:
+        model = self.keys[0][0]
+        assert model is None or isinstance(model, str)
+        return model
+
+
+class RecentQuantile:
+    """A quantile of the last `SAMPLES_MAX` values; a sample costs O(SAMPLES_MAX)."""
+
+    __slots__ = ("_recent", "_sorted")
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._sorted)
+
+    def add(self, value: float) -> None:
+        if len(self._recent) == SAMPLES_MAX:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        self._recent.append(value)
+        insort(self._sorted, value)
+
+    def at(self, share: float) -> float:
+        return self._sorted[min(len(self._sorted) - 1, int(share * len(self._sorted)))]
+
+
+class Predictor:
+    """Learns per model, biz_type, prompt-length class and, where it narrows anything, class of ``max_tokens``."""
+
+    def __init__(self) -> None:
+        self._tokens_per_byte: OrderedDict[str | None, float] = OrderedDict()
+        self._outputs: OrderedDict[tuple[object, ...], RecentQuantile] = OrderedDict()
+
+    def predict(self, request: Request) -> Prediction:
+        """What is known before the request runs. Never raises: a payload that says nothing gives the defaults."""
+        hints = payload_hints(request)
+        size_bytes = len(memoryview(request.payload))
+        prompt = max(1, round(size_bytes * self._tokens_per_byte.get(hints.model, 1 / BYTES_PER_TOKEN)))
+        cap = hints.max_completion_tokens or hints.max_tokens
+        wide = (hints.model, request.biz_type, cap is None)
+        # Half octaves: a class spans a factor of 1.4.
+        middle = (*wide, int(prompt).bit_length())
+        keys: tuple[tuple[object, ...], ...] = (middle, wide)
+        if cap is not None:
+            keys = ((*middle, cap.bit_length()), *keys)
+        return Prediction(prompt, self._output(keys, cap), cap, size_bytes, keys)
+
+    def learn(self, prediction: Prediction, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What the engine reported of a request that was predicted so; None where it reported nothing."""
+        if prompt_tokens and prediction.size_bytes:
+            model = prediction.model
+            ratio, known = prompt_tokens / prediction.size_bytes, self._tokens_per_byte.pop(model, None)
+            self._tokens_per_byte[model] = ratio if known is None else known + PROMPT_ALPHA * (ratio - known)
+            _bound(self._tokens_per_byte)
+        if output_tokens is None:
+            return
+        value = output_tokens / prediction.cap_tokens if prediction.cap_tokens else float(output_tokens)
+        for key in prediction.keys:
+            quantile = self._outputs.pop(key, None)
+            if quantile is None:
+                quantile = RecentQuantile()
+            quantile.add(value)
+            self._outputs[key] = quantile
+        _bound(self._outputs)
+
+    def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> int:
+        for key in keys:
+            quantile = self._outputs.get(key)
+            if quantile is not None and len(quantile) >= SAMPLES_MIN:
+                return max(1, round(quantile.at(OUTPUT_QUANTILE) * (cap or 1)))
+        return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN)
+
+
+def _bound(known: OrderedDict[Any, Any]) -> None:
+    while len(known) > CLASSES_MAX:
+        known.popitem(last=False)
