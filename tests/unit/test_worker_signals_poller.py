@@ -49,12 +49,19 @@ async def html(_: web.Request) -> web.StreamResponse:
     return web.Response(text="<html>")
 
 
-async def gpu_at_40_percent(request: web.Request) -> web.StreamResponse:
-    assert request.path == "/prometheus/api/v1/query"
-    assert request.query["query"] == 'avg(DCGM_FI_DEV_GPU_UTIL{pod=~"a|b"})'
-    assert request.query["lookback_delta"] == "60s"
-    result = [{"metric": {}, "value": [time.time(), "40"]}]
-    return web.Response(text=json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}))
+QUERY = 'avg(DCGM_FI_DEV_GPU_UTIL{pod=~"a|b"})'
+
+
+def prometheus(*, percent: str = "40", age_seconds: str = "0") -> Answer:
+    """One that knows the query, and how old its samples are."""
+    values = {QUERY: percent, f"max(time() - timestamp({QUERY}))": age_seconds}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.path == "/prometheus/api/v1/query"
+        result = [{"metric": {}, "value": [time.time(), values[request.query["query"]]]}]
+        return web.Response(text=json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}))
+
+    return answer
 
 
 class Server:
@@ -106,7 +113,7 @@ def engine_at(server: Server) -> EngineMetrics:
 
 
 def prometheus_at(server: Server, *, clock: SystemClock = CLOCK) -> PrometheusGpu:
-    return PrometheusGpu(url=server.url + "/prometheus/", query='avg(DCGM_FI_DEV_GPU_UTIL{pod=~"a|b"})', clock=clock)
+    return PrometheusGpu(url=server.url + "/prometheus/", query=QUERY, clock=clock)
 
 
 def test_readings_carry_their_age_and_are_none_once_they_are_stale() -> None:
@@ -162,7 +169,7 @@ def test_an_engine_that_fails_is_missing_says_why_and_takes_nothing_from_the_gpu
     async def look() -> None:
         async with (
             Server(answer).serving() as bad,
-            Server(gpu_at_40_percent).serving() as good,
+            Server(prometheus()).serving() as good,
             polling(engine=engine_at(bad), gpu=prometheus_at(good)) as poller,
         ):
             await until("the error", lambda: poller.sources(CLOCK.monotonic())["engine"]["error"])
@@ -249,10 +256,29 @@ class _WrongWallClock(SystemClock):
 def test_a_wrong_clock_of_this_machine_makes_no_sample_stale() -> None:
     async def look() -> None:
         async with (
-            Server(gpu_at_40_percent).serving() as server,
+            Server(prometheus()).serving() as server,
             polling(gpu=prometheus_at(server, clock=_WrongWallClock())) as poller,
         ):
             await until("a reading", lambda: poller.latest_gpu(CLOCK.monotonic()))
+
+    asyncio.run(look())
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (prometheus(age_seconds="61"), "FOREBAY_GPU_QUERY: the oldest sample is 61 s old and refused"),
+        (prometheus(percent="9.3e18"), "FOREBAY_GPU_QUERY: '9.3e18' is no percentage and refused"),
+        (unavailable, "/prometheus/api/v1/query: HTTP 503 loading the model"),
+        (html, "FOREBAY_GPU_PROMETHEUS_URL: the answer is none of Prometheus' query API"),
+    ],
+)
+def test_a_prometheus_without_a_sound_fresh_value_is_a_missing_gpu(answer: Answer, error: str) -> None:
+    async def look() -> None:
+        async with Server(answer).serving() as server, polling(gpu=prometheus_at(server)) as poller:
+            await until("the error", lambda: poller.sources(CLOCK.monotonic())["gpu"]["error"])
+            assert poller.sources(CLOCK.monotonic())["gpu"]["error"].endswith(error)
+            assert poller.latest_gpu(CLOCK.monotonic()) is None
 
     asyncio.run(look())
 

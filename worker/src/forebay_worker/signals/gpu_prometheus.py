@@ -1,4 +1,4 @@
-"""GPU utilisation by a PromQL query, from DCGM's exporter say. I/O: one HTTP request a second, on the event loop."""
+"""GPU utilisation by a PromQL query, from DCGM's exporter say. I/O: two HTTP requests a second, on the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import aiohttp
 from yarl import URL
 
 from forebay_schemas.clock import Clock
-from forebay_worker.signals.fetch import PERIOD_SECONDS, fetch
+from forebay_worker.signals.fetch import PERIOD_SECONDS, Reply, fetch
 from forebay_worker.signals.gpu_check import check_percent
 from forebay_worker.signals.readings import GpuReading, SignalError
 
@@ -27,9 +27,8 @@ class PrometheusGpu:
     name = "prometheus"
 
     def __init__(self, *, url: str, query: str, clock: Clock) -> None:
-        base = URL(url.rstrip("/"))
-        # lookback_delta bounds the age of the samples inside the query, by Prometheus' own clock.
-        self._url = (base / "api/v1/query").with_query(query=query, lookback_delta=f"{SAMPLE_SECONDS_MAX:.0f}s")
+        self._api = URL(url.rstrip("/")) / "api/v1/query"
+        self._query = query
         self._clock = clock
 
     async def follow(self, *, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> None:
@@ -39,12 +38,36 @@ class PrometheusGpu:
             while True:
                 started = self._clock.monotonic()
                 try:
-                    reply = await fetch(session, self._url)
-                    wall_ms = _server_ms(reply.date) or self._clock.wall_ms()
-                    heard(*read_query_result(reply.body, at=started, wall_ms=wall_ms))
+                    heard(*await self._read(session, at=started))
                 except SignalError as error:
                     failed(str(error))
                 await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock.monotonic() - started)))
+
+    async def _read(self, session: aiohttp.ClientSession, *, at: float) -> tuple[GpuReading, str | None]:
+        reply, age_seconds = await asyncio.gather(
+            self._ask(session, self._query), self._sample_age_seconds(session), return_exceptions=True
+        )
+        if isinstance(reply, BaseException):
+            raise reply
+        if isinstance(age_seconds, float) and age_seconds > SAMPLE_SECONDS_MAX:
+            raise SignalError(f"FOREBAY_GPU_QUERY: the oldest sample is {age_seconds:.0f} s old and refused")
+        return read_query_result(reply.body, at=at, wall_ms=_server_ms(reply.date) or self._clock.wall_ms())
+
+    async def _sample_age_seconds(self, session: aiohttp.ClientSession) -> float | None:
+        """Of the oldest sample, by Prometheus' own clock: a result carries the time of the query, not the sample's.
+
+        Known where the query is a plain selector; 0 of an expression; None of a scalar or without an answer.
+        """
+        try:
+            reply = await self._ask(session, f"max(time() - timestamp({self._query}))")
+            ages = [float(value) for _, value in _samples(reply.body)]
+        except (SignalError, TypeError, ValueError):
+            return None
+        return max(ages, default=None)
+
+    async def _ask(self, session: aiohttp.ClientSession, query: str) -> Reply:
+        # lookback_delta is the same bound inside an expression; Prometheus 2.42 still ignores it.
+        return await fetch(session, self._api.with_query(query=query, lookback_delta=f"{SAMPLE_SECONDS_MAX:.0f}s"))
 
 
 def read_query_result(body: bytes, *, at: float, wall_ms: int) -> tuple[GpuReading, str | None]:
