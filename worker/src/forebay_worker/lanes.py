@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.lane_order import LaneOrder, urgency
-from forebay_worker.tenants import STALE_ENTRIES_MAX, FairQueue
+from forebay_worker.tenants import DEAD_ENTRIES_MAX, FairQueue
 from forebay_worker.tier_shares import TierShares
 from forebay_worker.work import Work
 
@@ -183,7 +183,7 @@ class Lane:
         self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
         self.cost_seconds -= work.cost_seconds
         self.prompt_tokens -= work.prompt_tokens
-        if len(self._deadlines) > 2 * len(waiting) + STALE_ENTRIES_MAX:
+        if len(self._deadlines) > 2 * len(waiting) + DEAD_ENTRIES_MAX:
             self._deadlines[:] = [entry for entry in self._deadlines if entry[1] in waiting]
             heapq.heapify(self._deadlines)
         return work
