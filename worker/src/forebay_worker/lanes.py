@@ -126,6 +126,10 @@ class Lane:
                     expired.append(work)
         return expired
 
+    def begin_round(self) -> None:
+        """The next `sweep` begins anew, with all that waits."""
+        self._cursor = 0
+
     @property
     def is_round_over(self) -> bool:
         """Whether `sweep` looked at all that it found when its round began, but for what left since."""
@@ -270,17 +274,20 @@ class Lanes:
         return [work for lane in self._ordered for work in lane.remove_expired(now_ms)]
 
     def sweep(self, budget: int, drop: Callable[[Work], bool]) -> list[Work]:
-        """Looks at ``budget`` waiting requests and takes out those for which ``drop`` is true, which it returns, and
-        silently those of a partition that was given up.
+        """Looks at up to ``budget`` waiting requests and takes out those for which ``drop`` is true, which it returns,
+        and silently those of a partition that was given up.
 
-        The next call goes on where this one ended, so that each is looked at in turn. ``drop`` must not change the
-        lanes.
+        The next call goes on where this one ended, so that each is looked at in turn, and at all of them when the
+        budget is enough for all. None is looked at twice in a call. ``drop`` must not change the lanes.
         """
         dropped: list[Work] = []
-        left = min(budget, len(self))
-        while left > 0:
+        if budget >= len(self):
+            for lane in self._ordered:
+                lane.begin_round()
+        for _ in self._ordered:
             lane = self._ordered[self._sweeping]
-            left -= lane.sweep(left, drop, dropped)
-            if lane.is_round_over:
-                self._sweeping = (self._sweeping + 1) % len(self._ordered)
+            budget -= lane.sweep(budget, drop, dropped)
+            if not lane.is_round_over:
+                break
+            self._sweeping = (self._sweeping + 1) % len(self._ordered)
         return dropped
