@@ -402,6 +402,20 @@ def test_an_outcome_is_known_once_it_is_delivered(end: str) -> None:
     assert desk.reporter.is_known(again, desk.clock.monotonic()) is (end != "tried again")
 
 
+def test_a_shed_request_says_why_and_when_it_would_have_ended_and_is_no_dead_letter() -> None:
+    desk = Desk()
+    work = make_work(make_assignment(Tier.LOW), ttl_ms=10_000)
+    desk.clock.advance(1.0)
+    desk.reporter.shed(work, predicted_seconds=14.25, cause="a new high request waits 2.40 s")
+    desk.poll()
+    [result] = desk.results()
+    assert (result.status, result.reason, result.predicted_seconds) == ("shed", "shed_overload", 14.25)
+    assert result.error == "it would end in 14.250 s and has 9.000 s left; a new high request waits 2.40 s"
+    assert desk.producer.delivered_to(POOL.dead_letter) == []
+    assert desk.stats.outcomes == {(Tier.LOW, Reason.SHED_OVERLOAD): 1}
+    assert is_finished(work)
+
+
 def test_a_result_says_which_replay_it_is_the_outcome_of() -> None:
     desk = Desk()
     desk.complete(make_work(headers=[("forebay-replay-count", b"2")]))

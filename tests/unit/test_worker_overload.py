@@ -162,6 +162,7 @@ def test_a_step_says_why_with_figures_and_is_logged() -> None:
         climb(ladder, lambda second: {Tier.HIGH: 0.5, Tier.MID: 14.4} if second < 2 else high(0.3), 8)
     up = ladder.steps[0]
     assert (up.tier, up.wait_seconds, up.tolerated_seconds, up.direction) == (Tier.MID, 14.4, 18.0, "up")
+    assert ladder.cause == ladder.steps[-1].cause
     assert up.cause == "a new mid request waits 14.40 s, 80% of the 18 s tolerated; 70% is too much"
     assert [(line["log_level"], line["after"], line["cause"]) for line in logs] == [
         ("warning", "shed_low", up.cause),

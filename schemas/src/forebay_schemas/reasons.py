@@ -52,6 +52,13 @@ class Reason(Enum):
         "It failed, and its deadline passes before it could be tried again.",
         "Look at the error; give it a longer deadline if the failure is one that passes.",
     )
+    SHED_OVERLOAD = (
+        "shed_overload",
+        Status.SHED,
+        False,
+        "More urgent requests waited too long, and this one was predicted to miss its deadline behind them.",
+        "Submit it again when the load is over, with a longer deadline or a higher tier, or add capacity.",
+    )
     BACKEND_TIMEOUT = (
         "backend_timeout",
         Status.FAILED,

@@ -156,6 +156,12 @@ class Reporter:
         error = f"it would take {predicted_seconds:.3f} s and has {left_seconds:.3f} s left"
         self._end(work, Reason.DEADLINE_UNREACHABLE, error, None, dead=False, predicted_seconds=predicted_seconds)
 
+    def shed(self, work: Work, *, predicted_seconds: float, cause: str) -> None:
+        """The request is dropped for the overload that ``cause`` tells of: it would end so long from now, too late."""
+        left_seconds = (work.deadline_ms - self._clock.wall_ms()) / 1000
+        error = f"it would end in {predicted_seconds:.3f} s and has {left_seconds:.3f} s left; {cause}"
+        self._end(work, Reason.SHED_OVERLOAD, error, None, dead=False, predicted_seconds=predicted_seconds)
+
     def expired(
         self, work: Work, reason: Reason, *, cause: str | None = None, service_seconds: float | None = None
     ) -> None:

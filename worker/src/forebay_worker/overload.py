@@ -101,6 +101,11 @@ class OverloadLadder:
         self._calm_since: float | None = None
 
     @property
+    def cause(self) -> str:
+        """Why the level is what it is; empty before the first step."""
+        return self.steps[-1].cause if self.steps else ""
+
+    @property
     def shed_tiers(self) -> tuple[Tier, ...]:
         """The tiers of which requests that would be late are shed now."""
         return SHED_TIERS[self.level]
