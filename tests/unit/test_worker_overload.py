@@ -32,7 +32,7 @@ def climb(ladder: OverloadLadder, waits: Callable[[int], Mapping[Tier, float]], 
     """The level in each second."""
     levels = []
     for second in range(seconds):
-        ladder.step(float(second), waits(second))
+        ladder.step(float(second), second * 1000, waits(second))
         levels.append(ladder.level)
     return levels
 
@@ -83,8 +83,8 @@ def test_seventy_per_cent_of_what_a_tier_tolerates_is_the_first_step(
     waits: dict[Tier, float], level: OverloadLevel
 ) -> None:
     ladder = OverloadLadder()
-    assert ladder.step(5.0, waits) is None, "a single estimate is noise"
-    step = ladder.step(5.0 + UP_SECONDS, waits)
+    assert ladder.step(5.0, 5_000, waits) is None, "a single estimate is noise"
+    step = ladder.step(5.0 + UP_SECONDS, 6_000, waits)
     assert ladder.level is level
     assert (step is not None) == (level is not NORMAL)
 
@@ -102,7 +102,7 @@ def test_a_pulse_goes_up_and_down_the_ladder_a_step_at_a_time() -> None:
         return high(2.8 if 10 <= second < 30 else 0.2)
 
     climb(ladder, pulse, 60)
-    changes = [(step.at, step.before, step.after) for step in ladder.steps]
+    changes = [(step.at_ms / 1000, step.before, step.after) for step in ladder.steps]
     assert changes == [
         (10 + UP_SECONDS, NORMAL, SHED_LOW),
         (10 + UP_SECONDS + ACT_SECONDS, SHED_LOW, SHED_MID),
@@ -142,10 +142,10 @@ def test_without_an_estimate_the_level_stays() -> None:
     ladder = OverloadLadder()
     climb(ladder, lambda _: high(2.4), 2)
     for second in range(2, 100):
-        assert ladder.step(float(second), {}) is None
+        assert ladder.step(float(second), 0, {}) is None
     assert ladder.level is SHED_LOW
-    assert ladder.step(100.0, high(0.1)) is None, "calm begins with the first estimate"
-    assert ladder.step(100.0 + DOWN_SECONDS, high(0.1)) is not None
+    assert ladder.step(100.0, 0, high(0.1)) is None, "calm begins with the first estimate"
+    assert ladder.step(100.0 + DOWN_SECONDS, 0, high(0.1)) is not None
 
 
 def test_high_is_never_shed() -> None:
@@ -170,11 +170,14 @@ def test_a_step_says_why_with_figures_and_is_logged() -> None:
     ]
 
 
-def test_the_last_steps_are_kept() -> None:
+def test_the_last_steps_are_kept_and_shown() -> None:
     ladder = OverloadLadder()
-    climb(ladder, lambda second: high(2.4 if second % 20 < 3 else 0.1), 1_000)
+    climb(ladder, lambda second: high(2.4 if second % 20 < 3 else 0.1), 985)
     assert len(ladder.steps) == STEPS_KEPT
-    assert ladder.steps_total["up"] == 50
+    assert ladder.steps_total == {"up": 50, "down": 49}
+    status = ladder.status()
+    assert (status["level"], status["sheds"]) == ("shed_low", ["low"])
+    assert status["steps"][-1] == {"at_ms": 981_000, "before": "normal", "after": "shed_low", "cause": ladder.cause}
 
 
 # What is shed

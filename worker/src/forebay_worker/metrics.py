@@ -7,7 +7,7 @@ request. All counting is done by the event loop's thread; the intakes' own figur
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -101,6 +101,8 @@ class Gauges:
     breaker_opened: int
     undelivered: int
     clock_skew_ms: float | None
+    overload_level: int
+    overload_steps: Mapping[str, int]
     handed_over_running: int
     lane_records: dict[Tier, int]
     lane_bytes: dict[Tier, int]
@@ -183,6 +185,15 @@ class Collector:
         if now.clock_skew_ms is not None:
             skew.add_metric([], now.clock_skew_ms / 1000)
         yield skew
+        yield GaugeMetricFamily(
+            "forebay_overload_level",
+            "0, or what is shed when it would be late: 1 low requests, 2 mid ones too",
+            value=now.overload_level,
+        )
+        steps = CounterMetricFamily("forebay_overload_steps", "Changes of that level", labels=["direction"])
+        for direction, number in now.overload_steps.items():
+            steps.add_metric([direction], number)
+        yield steps
         yield GaugeMetricFamily(
             "forebay_handed_over_requests",
             "Requests that run here for partitions that others own now",

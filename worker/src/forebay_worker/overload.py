@@ -4,11 +4,11 @@ high never. Pure, but for a line in the log at each step; times are monotonic se
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -58,9 +58,9 @@ SHED_TIERS: Final[Mapping[OverloadLevel, tuple[Tier, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverloadStep:
-    """The level changed at ``at``. ``tier`` is the one whose wait is the largest share of what it tolerates."""
+    """The level changed at ``at_ms`` (epoch). ``tier``: whose wait is the largest share of what it tolerates."""
 
-    at: float
+    at_ms: int
     before: OverloadLevel
     after: OverloadLevel
     tier: Tier
@@ -69,7 +69,8 @@ class OverloadStep:
     cause: str
 
     @property
-    def direction(self) -> Literal["up", "down"]:
+    def direction(self) -> str:
+        """``up`` or ``down``."""
         return "up" if self.after > self.before else "down"
 
 
@@ -95,10 +96,26 @@ class OverloadLadder:
     def __init__(self) -> None:
         self.level = OverloadLevel.NORMAL
         self.steps: deque[OverloadStep] = deque(maxlen=STEPS_KEPT)
-        self.steps_total: Counter[Literal["up", "down"]] = Counter({"up": 0, "down": 0})
+        self.steps_total: dict[str, int] = {"up": 0, "down": 0}
         self._stepped_at = float("-inf")
         self._tight_since: float | None = None
         self._calm_since: float | None = None
+
+    def status(self) -> dict[str, Any]:
+        """For /status: the level, what is shed, and the last steps with their causes, latest last."""
+        return {
+            "level": self.level.name.lower(),
+            "sheds": list(self.shed_tiers),
+            "steps": [
+                {
+                    "at_ms": step.at_ms,
+                    "before": step.before.name.lower(),
+                    "after": step.after.name.lower(),
+                    "cause": step.cause,
+                }
+                for step in self.steps
+            ],
+        }
 
     @property
     def cause(self) -> str:
@@ -110,8 +127,10 @@ class OverloadLadder:
         """The tiers of which requests that would be late are shed now."""
         return SHED_TIERS[self.level]
 
-    def step(self, now: float, waits: Mapping[Tier, float]) -> OverloadStep | None:
+    def step(self, now: float, now_ms: int, waits: Mapping[Tier, float]) -> OverloadStep | None:
         """Decides, once a second, by the estimated waits in seconds. Returns what changed, if anything did.
+
+        ``now`` is monotonic, ``now_ms`` epoch milliseconds.
 
         Without any estimate (a backend that serves nobody has no pace) the level stays as it is.
         """
@@ -125,21 +144,22 @@ class OverloadLadder:
         self._calm_since = _since(self._calm_since, now) if share < DOWN_SHARE else None
         is_tight = self._tight_since is not None and now - self._tight_since >= UP_SECONDS
         if is_tight and self.level < OverloadLevel.SHED_MID and now - self._stepped_at >= ACT_SECONDS:
-            return self._go(OverloadLevel(self.level + 1), now, tier, waits[tier])
+            self._stepped_at = now
+            return self._go(OverloadLevel(self.level + 1), now_ms, tier, waits[tier])
         is_calm = self._calm_since is not None and now - self._calm_since >= DOWN_SECONDS
         if is_calm and self.level > OverloadLevel.NORMAL:
-            self._calm_since = now
-            return self._go(OverloadLevel(self.level - 1), now, tier, waits[tier])
+            self._stepped_at = self._calm_since = now
+            return self._go(OverloadLevel(self.level - 1), now_ms, tier, waits[tier])
         return None
 
-    def _go(self, level: OverloadLevel, now: float, tier: Tier, wait_seconds: float) -> OverloadStep:
+    def _go(self, level: OverloadLevel, now_ms: int, tier: Tier, wait_seconds: float) -> OverloadStep:
         tolerated_seconds = TOLERATED_SECONDS[tier]
         share = f"a new {tier} request waits {wait_seconds:.2f} s, {wait_seconds / tolerated_seconds:.0%} of the "
         limit = (
             f"{UP_SHARE:.0%} is too much" if level > self.level else f"under {DOWN_SHARE:.0%} for {DOWN_SECONDS:g} s"
         )
         step = OverloadStep(
-            at=now,
+            at_ms=now_ms,
             before=self.level,
             after=level,
             tier=tier,
@@ -147,7 +167,7 @@ class OverloadLadder:
             tolerated_seconds=tolerated_seconds,
             cause=f"{share}{tolerated_seconds:g} s tolerated; {limit}",
         )
-        self.level, self._stepped_at = level, now
+        self.level = level
         self.steps.append(step)
         self.steps_total[step.direction] += 1
         say = log.warning if step.direction == "up" else log.info

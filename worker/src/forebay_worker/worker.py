@@ -45,6 +45,7 @@ from forebay_worker.lanes import Lanes
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
+from forebay_worker.overload import OverloadLadder
 from forebay_worker.ownership import HandedOver, Source
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.policies import make_policy
@@ -83,6 +84,7 @@ class Worker:
         self._handler = load_handler(settings.handler) if settings.handler is not None else None
         self._clock = BrokerClock(SystemClock())
         self._stats = Stats()
+        self._overload = OverloadLadder()
         self._intakes: dict[str, Intake] = {}
         self._threads: list[threading.Thread] = []
         self._close_threads = threading.Event()
@@ -349,6 +351,8 @@ class Worker:
             breaker_opened=self._dispatcher.breaker.opened_count,
             undelivered=self._reporter.undelivered_records,
             clock_skew_ms=self._clock.skew_ms,
+            overload_level=self._overload.level,
+            overload_steps=self._overload.steps_total,
             handed_over_running=self._hand_overs.running_count,
             lane_records={tier: len(self._dispatcher.lanes[tier]) for tier in TIERS},
             lane_bytes={tier: self._dispatcher.lanes[tier].size_bytes for tier in TIERS},
@@ -383,6 +387,7 @@ class Worker:
             },
             "undelivered_records": self._reporter.undelivered_records,
             "clock": self._clock.status(),
+            "overload": self._overload.status(),
             "tiers": {
                 tier: {
                     "waiting": len(dispatcher.lanes[tier]),
