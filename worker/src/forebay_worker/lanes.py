@@ -22,7 +22,6 @@ RECORD_OVERHEAD_BYTES = 1_500
 """What a waiting request costs in memory beyond its value (measured: objects of confluent-kafka, msgspec and ours)."""
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
-NOTHING_RUNS: Mapping[Tier, int] = MappingProxyType({})
 
 
 def cost_bytes(works: Iterable[Work]) -> int:
@@ -225,14 +224,14 @@ class Lanes:
     def __getitem__(self, tier: Tier) -> Lane:
         return self._lanes[tier]
 
-    def push(self, work: Work, now: float = 0.0) -> None:
+    def push(self, work: Work, now: float) -> None:
         """Adds a request to its tier's lane."""
         tier = work.assignment.tier
         lane = self._lanes[tier]
         self.shares.arrived(tier, now, first=not lane._waiting)
         lane.push(work)
 
-    def pop(self, now: float = 0.0, *, running: Mapping[Tier, int] = NOTHING_RUNS, limit: int = 1) -> Work | None:
+    def pop(self, now: float, *, running: Mapping[Tier, int], limit: int) -> Work | None:
         """Takes the request to start now in a slot that is free.
 
         None when nothing waits, or only what must not take the reserve: the reserve ends with time, so the caller asks
