@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.pacing.fronts import FifoFront, NoBuffer
+from benchmarks.pacing.lanes_front import make_lanes_front
 from benchmarks.pacing.virtual import Engine, Front, Ledger, MakeFront, VirtualClock
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_worker.pacing.fixed import FixedLimit
@@ -12,8 +13,12 @@ from forebay_worker.pacing.gpu_target import GpuTarget
 from forebay_worker.pacing.gradient2 import Gradient2
 from forebay_worker.pacing.latency_ratio import LatencyRatio
 from forebay_worker.pacing.policy import PacingPolicy
+from forebay_worker.pacing.slo_aimd import SloAimd
+from forebay_worker.settings import WorkerSettings
 
-LIMIT_MIN, LIMIT_START = 4, 32
+LIMIT_MIN, LIMIT_START, TOKEN_SECONDS_TARGET = (
+    WorkerSettings.model_fields[name].default for name in ("limit_min", "limit_start", "tpot_target_seconds")
+)
 FIXED_LIMITS = (8, 16, 32, 64, 128, 256)
 NO_BUFFER = "no_buffer"
 OURS = "slo_aimd+lanes"
@@ -27,6 +32,12 @@ def _fixed(limit_requests: int) -> MakePolicy:
 
 
 POLICIES: dict[str, MakePolicy] = {
+    "slo_aimd": lambda engine: SloAimd(
+        limit_min=LIMIT_MIN,
+        limit_start=LIMIT_START,
+        limit_max=engine.max_num_seqs,
+        token_seconds_target=TOKEN_SECONDS_TARGET,
+    ),
     "latency_ratio": lambda engine: LatencyRatio(
         limit_min=LIMIT_MIN, limit_start=LIMIT_START, limit_max=engine.max_num_seqs
     ),
@@ -43,7 +54,14 @@ def _plain(engine: EnginePhysics, make_policy: MakePolicy) -> MakeFront:
     return make
 
 
-FORMS: dict[str, MakeForm] = {"": _plain}
+def _with_lanes(engine: EnginePhysics, make_policy: MakePolicy) -> MakeFront:
+    def make(port: Engine, ledger: Ledger, clock: VirtualClock) -> Front:
+        return make_lanes_front(port, ledger, clock, policy=make_policy(engine))
+
+    return make
+
+
+FORMS: dict[str, MakeForm] = {"": _plain, "+lanes": _with_lanes}
 """By the suffix of the name: as its users run it (first come, first served, the expired dropped), or otherwise."""
 
 

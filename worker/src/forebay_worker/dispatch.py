@@ -98,6 +98,7 @@ class Dispatcher:
         self._taken = 0
         self._sweep_at = 0.0
         self._pace_at = 0.0
+        self._dropped = 0
         self._ticked_at = math.inf
         self._recovered_at = 0.0
         self._rate_since = clock.monotonic()
@@ -212,6 +213,7 @@ class Dispatcher:
         now = self._end(work, None)
         self.breaker.ended(now, started=work.started)
         if deadline_passed:
+            self._dropped += 1
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
         else:
             work.assignment.claims.release(work.offset)
@@ -234,9 +236,11 @@ class Dispatcher:
                 self._clock.wall_ms(),
                 in_flight=len(self.running),
                 waiting=len(self.lanes),
+                dropped=self._dropped,
                 engine=engine,
                 gpu=gpu,
             )
+            self._dropped = 0
         passed = now - self._rate_since
         if passed >= RATE_WINDOW_SECONDS:
             self._rate_per_second = self._rate_count / passed
@@ -292,6 +296,7 @@ class Dispatcher:
             return
         prediction = work.prediction = self._predictor.predict(work.request)
         work.prompt_tokens, work.output_tokens = prediction.prompt_tokens, prediction.output_tokens
+        work.output_tokens_min = prediction.output_tokens_min
         work.cost_seconds = self.gate.cost_seconds(work.prompt_tokens, work.output_tokens)
 
     def _is_doomed(self, work: Work, now: float, now_ms: int) -> bool:
@@ -301,9 +306,10 @@ class Dispatcher:
         """
         if len(self.running) < DOOMED_IN_FLIGHT_MIN:
             return False
-        return now_ms + 1000 * self.gate.service_seconds(work, now) > work.deadline_ms
+        return now_ms + 1000 * self.gate.service_seconds_min(work, now) > work.deadline_ms
 
     def _drop_doomed(self, work: Work, now: float) -> None:
+        self._dropped += 1
         self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:

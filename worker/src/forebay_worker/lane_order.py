@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from forebay_worker.work import Work
 
-AGING = 0.02
+AGING = 0.005
 """Predicted engine seconds by which a second of waiting makes a request cheaper (`sjf_aged`).
 
 Within an interactive deadline short ones nearly always go first, which is what serves most in time. Over the hours that

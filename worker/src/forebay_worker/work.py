@@ -36,8 +36,8 @@ class Work(msgspec.Struct, gc=False):
     ``request`` is None when the record could not be decoded: then ``problem`` says why. Times: ``first_enqueued_at``
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
-    Predicted: ``prompt_tokens``, ``output_tokens`` and ``cost_seconds`` (engine time; 0 when unknown). ``arrived``: the
-    monotonic seconds at which it joined its lane."""
+    Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
+    unknown). ``arrived``: the monotonic seconds at which it joined its lane."""
 
     record: Record
     assignment: Assignment
@@ -56,6 +56,7 @@ class Work(msgspec.Struct, gc=False):
     crashes: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    output_tokens_min: int = 0
     cost_seconds: float = 0.0
     arrived: float = 0.0
     prediction: Prediction | None = None

@@ -32,8 +32,9 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
+from forebay_worker.assembly import make_gate, make_lanes
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.coordination import Coordination, FollowingConsumer
@@ -41,18 +42,15 @@ from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
 from forebay_worker.handover import HandOvers
 from forebay_worker.intake import Intake
-from forebay_worker.lanes import Lanes
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.pacing.gate import Gate, Limitation
-from forebay_worker.pacing.policies import make_policy
+from forebay_worker.pacing.gate import Limitation
 from forebay_worker.ports import KafkaConsumer, OnCommit
 from forebay_worker.prediction import Predictor
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.tier_shares import TierShares
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
@@ -114,16 +112,9 @@ class Worker:
         )
         self._dispatcher = Dispatcher(
             clock=self._clock,
-            gate=Gate(policy=make_policy(self._settings), prefill_seconds_max=self._settings.prefill_seconds_max),
+            gate=make_gate(self._settings),
             predictor=Predictor() if self._settings.asks_for_tokens else None,
-            lanes=Lanes(
-                order=self._settings.lane_order,
-                weights=self._settings.tenant_weights,
-                shares=TierShares(
-                    minimum={Tier.MID: self._settings.mid_share, Tier.LOW: self._settings.low_share},
-                    reserve=self._settings.high_reserve_share,
-                ),
-            ),
+            lanes=make_lanes(self._settings),
             read_signals=lambda _now: (None, None),
             reporter=self._reporter,
             stats=self._stats,

@@ -30,13 +30,15 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 class Signals:
     """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
 
-    ``waiting``: requests that could start but for the limit. ``token_seconds``: what an output token takes lately, end
+    ``waiting``: requests that could start but for the limit. ``dropped``: those given up for their deadlines since the
+    last decision. ``token_seconds``: what an output token takes lately, end
     to end, the prompt's share taken off; None before the first answer.
     """
 
     now: float
     in_flight: int
     waiting: int
+    dropped: int = 0
     token_seconds: float | None = None
     engine: EngineReading | None = None
     gpu: GpuReading | None = None

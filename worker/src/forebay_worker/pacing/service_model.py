@@ -6,7 +6,13 @@ OUTPUT_TOKENS_MIN = 8
 """Of a shorter answer the time per token says nothing: it is mostly prompt and way."""
 
 TOKEN_ALPHA = 0.05
+METER_ALPHA = 0.3
+PREFILL_CHUNK_TOKENS = 2048
+"""Prompt tokens that engines take in with one step: vLLM's default, and near the others'."""
+
 FORGETTING = 0.995
+METERED_WEIGHT = 3.0
+"""How much more a second of the engine's own counters says than an answer, whose way through the engine is guessed."""
 
 STEP_SECONDS = 0.010
 SEQUENCE_SECONDS = 0.0002
@@ -50,20 +56,30 @@ class LeastSquares:
 
 class ServiceModel:
     """Continuous batching: a step takes ``a + b * sequences decoded + c * prompt tokens prefilled`` seconds and puts
-    out one token of each sequence. So an answer takes ``a * output + b * output * in flight + c * prefilled``, where
-    ``prefilled`` are all prompt tokens that the backend took in while it was worked on.
+    out one token of each sequence.
 
-    ``token_seconds``: what an output token takes lately as a client feels it, its own prompt's prefill taken off;
-    None before the first answer.
+    So an answer takes ``a * output + b * output * in flight + c * prefilled``, where ``prefilled`` are all prompt
+    tokens that the backend took in while it was worked on; and so does a second of work, with the tokens that all
+    requests together put out and took in. Where the engine counts its tokens, the seconds are fitted, else the answers.
+
+    ``token_seconds``: what an output token takes now, as a client feels it; None before the first answer.
     """
 
-    __slots__ = ("_fit", "prompt_token_seconds", "sequence_seconds", "step_seconds", "token_seconds")
+    __slots__ = (
+        "_fit",
+        "is_metered",
+        "prompt_token_seconds",
+        "sequence_seconds",
+        "step_seconds",
+        "token_seconds",
+    )
 
     def __init__(self) -> None:
         first = (STEP_SECONDS, SEQUENCE_SECONDS, PROMPT_TOKEN_SECONDS)
         self._fit = LeastSquares(weights=tuple(w / unit for w, unit in zip(first, _UNITS, strict=True)), spread=_SPREAD)
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = first
         self.token_seconds: float | None = None
+        self.is_metered = False
 
     def learn(
         self,
@@ -71,23 +87,50 @@ class ServiceModel:
         service_seconds: float,
         prompt_tokens: int,
         output_tokens: int,
+        ahead_tokens: float,
         prefilled_tokens: float,
         in_flight: float,
     ) -> None:
-        """An answer; ``in_flight``: how many were, on the average over its time."""
-        inputs = (output_tokens, output_tokens * in_flight, prefilled_tokens)
-        self._fit.learn((inputs[0] * _UNITS[0], inputs[1] * _UNITS[1], inputs[2] * _UNITS[2]), service_seconds)
+        """An answer. ``ahead_tokens``: prompt tokens that were to be taken in before its own. ``in_flight``: how many
+        requests were, on the average over its time."""
+        if self.is_metered:
+            return
+        self._learn(output_tokens, output_tokens * in_flight, prefilled_tokens, service_seconds)
+        rest = service_seconds - self.prompt_token_seconds * (prompt_tokens + ahead_tokens)
+        self._felt(max(0.0, rest) / max(output_tokens, OUTPUT_TOKENS_MIN), TOKEN_ALPHA)
+
+    def meter(self, *, seconds: float, prompt_tokens: float, output_tokens: float, in_flight: float) -> None:
+        """What the engine counted over a time in which it was never idle."""
+        self.is_metered = True
+        steps = output_tokens / max(1.0, in_flight)
+        weight = METERED_WEIGHT
+        self._learn(weight * steps, weight * output_tokens, weight * prompt_tokens, weight * seconds)
+        if steps >= 1:
+            self._felt(seconds / steps, METER_ALPHA)
+
+    def unmetered(self) -> None:
+        """The engine's counters are gone: answers count again."""
+        self.is_metered = False
+
+    def seconds(self, *, prompt_tokens: float, output_tokens: int, in_flight: int) -> float:
+        """How long an answer takes whose prompt, with those ahead of it, has so many tokens; 0 before the first one."""
+        if self.token_seconds is None:
+            return 0.0
+        return self.prefill_token_seconds(in_flight) * prompt_tokens + self.token_seconds * output_tokens
+
+    def prefill_token_seconds(self, in_flight: int) -> float:
+        """What a prompt token takes that waits for its prefill while ``in_flight`` others are decoded: each chunk of
+        prompts shares its step with them."""
+        decode = self.step_seconds + self.sequence_seconds * in_flight
+        return self.prompt_token_seconds + decode / PREFILL_CHUNK_TOKENS
+
+    def _felt(self, seconds: float, alpha: float) -> None:
+        known = self.token_seconds
+        self.token_seconds = seconds if known is None else known + alpha * (seconds - known)
+
+    def _learn(self, steps: float, tokens: float, prefilled: float, seconds: float) -> None:
+        self._fit.learn((steps * _UNITS[0], tokens * _UNITS[1], prefilled * _UNITS[2]), seconds)
         # Noise may make a small one negative.
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = (
             max(0.0, weight * unit) for weight, unit in zip(self._fit.weights, _UNITS, strict=True)
         )
-        rest = max(0.0, service_seconds - self.prompt_token_seconds * prompt_tokens)
-        seconds = rest / max(output_tokens, OUTPUT_TOKENS_MIN)
-        known = self.token_seconds
-        self.token_seconds = seconds if known is None else known + TOKEN_ALPHA * (seconds - known)
-
-    def seconds(self, *, prompt_tokens: float, output_tokens: int) -> float:
-        """How long an answer takes whose prompt, with those ahead of it, has so many tokens; 0 before the first one."""
-        if self.token_seconds is None:
-            return 0.0
-        return self.prompt_token_seconds * prompt_tokens + self.token_seconds * output_tokens

@@ -10,40 +10,73 @@ SOFT_CUT = 0.9
 CUT_PAUSE_SECONDS = 2.0
 GROW_PAUSE_SECONDS = 3.0
 OVER_TARGET = 1.1
+NEAR_TARGET = 0.9
+"""Between the two nothing changes, so that the limit comes to rest."""
+
+FELT_ALPHA = 0.2
 USED_SHARE = 0.8
 GROWTH_SHARE = 0.05
+REGAIN_SHARE = 0.25
+"""Growth up to a limit that was good before the backend went wrong."""
+
+HARD_FLOOR_SHARE = 0.3
+"""Refusals that go on at a third of the limit they began at are not the limit's doing: a quota's, or a fault's."""
+
+EPISODE_SECONDS = 10.0
 KV_FULL = 0.95
 KV_TIGHT = 0.85
 GPU_IDLE = 0.6
 GPU_MEMORY_FULL = 0.98
+STRETCH_MAX = 2.5
+STRETCH_GROWTH = 1.1
+STRETCH_CALM_SECONDS = 15.0
+"""How long nothing may have been dropped before the target is stretched: in a steady overload drops come in spurts."""
 
 
 class SloAimd:
-    """Holds the time per output token at a target."""
+    """Holds the time per output token at a target.
+
+    While requests wait and none had to be dropped for its deadline, the target is stretched, up to 2.5 times: a larger
+    batch does more work in all, and nobody is the worse for it.
+    """
 
     __slots__ = (
         "_cut_at",
+        "_dropped_at",
+        "_felt",
+        "_good_limit",
         "_hard_at",
         "_hard_cut_at",
         "_limit",
         "_limit_max",
         "_limit_min",
+        "_limit_start",
         "_memory_share",
         "_preemptions",
+        "_stretch",
         "_target_seconds",
     )
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int, token_seconds_target: float) -> None:
-        self._limit_min, self._limit_max = limit_min, limit_max
-        self._limit = float(min(max(limit_start, limit_min), limit_max))
+        self._limit_min, self._limit_max = float(limit_min), float(limit_max)
+        self._limit_start = min(max(float(limit_start), self._limit_min), self._limit_max)
+        self._limit = self._limit_start
+        self._good_limit = 0.0
         self._target_seconds = token_seconds_target
-        self._cut_at = self._hard_at = self._hard_cut_at = float("-inf")
+        self._stretch = 1.0
+        self._cut_at = self._hard_at = self._hard_cut_at = self._dropped_at = float("-inf")
+        self._felt: float | None = None
         self._preemptions: float | None = None
         self._memory_share: float | None = None
 
     @property
     def limit_requests(self) -> int:
         return int(self._limit)
+
+    @property
+    def token_seconds_target(self) -> float:
+        """What an output token may take now."""
+        return self._target_seconds * self._stretch
 
     def observe(self, _ended: Ended) -> None:
         """What it needs of the answers is the time per token, which comes with the signals."""
@@ -53,19 +86,41 @@ class SloAimd:
 
     def step(self, signals: Signals) -> str | None:
         now = signals.now
+        self._stretch = self._stretched(signals)
         hard = self._hard_signal(signals)
         if hard is not None:
             return self._hard(now, hard)
         if now - self._hard_at < CUT_PAUSE_SECONDS:
             return None
-        token_seconds = signals.token_seconds
-        if token_seconds is not None and token_seconds > OVER_TARGET * self._target_seconds:
+        if not signals.in_flight and not signals.waiting:
+            # The last answers tell nothing of what comes next.
+            return self._set(max(self._limit, self._limit_start), "nothing is in flight: back to the start")
+        target, seconds = self.token_seconds_target, self._smoothed(signals.token_seconds)
+        if seconds is not None and seconds > OVER_TARGET * target:
             if now - self._cut_at < CUT_PAUSE_SECONDS:
                 return None
             self._cut_at = now
-            over = f"{token_seconds * 1000:.0f} ms a token is over the target of {self._target_seconds * 1000:.0f} ms"
-            return self._set(self._limit * SOFT_CUT, over)
+            cause = f"{seconds * 1000:.0f} ms a token is over the target of {target * 1000:.0f} ms"
+            return self._set(self._limit * max(SOFT_CUT, target / seconds), cause)
+        if seconds is not None and seconds > NEAR_TARGET * target and self._limit >= self._good_limit:
+            return None
         return self._grow(signals)
+
+    def _smoothed(self, token_seconds: float | None) -> float | None:
+        if token_seconds is None or self._felt is None:
+            self._felt = token_seconds
+        else:
+            self._felt += FELT_ALPHA * (token_seconds - self._felt)
+        return self._felt
+
+    def _stretched(self, signals: Signals) -> float:
+        if signals.dropped:
+            self._dropped_at = signals.now
+        if signals.now - self._dropped_at < STRETCH_CALM_SECONDS:
+            return max(1.0, self._stretch / STRETCH_GROWTH**2)
+        if signals.waiting:
+            return min(STRETCH_MAX, self._stretch * STRETCH_GROWTH)
+        return max(1.0, self._stretch / STRETCH_GROWTH)
 
     def _grow(self, signals: Signals) -> str | None:
         if signals.in_flight < USED_SHARE * self._limit or signals.now - self._hard_at < GROW_PAUSE_SECONDS:
@@ -73,6 +128,9 @@ class SloAimd:
         engine, gpu = signals.engine, signals.gpu
         if engine is not None and engine.kv_used_share is not None and engine.kv_used_share >= KV_TIGHT:
             return None
+        if self._limit < self._good_limit:
+            step = REGAIN_SHARE * self._limit
+            return self._set(min(self._limit + step, self._good_limit), "the backend refuses no more")
         step = max(1.0, GROWTH_SHARE * self._limit)
         cause = f"{signals.in_flight} in flight use the limit, and a token comes in time"
         if signals.waiting and gpu is not None and gpu.utilisation is not None and gpu.utilisation < GPU_IDLE:
@@ -97,13 +155,19 @@ class SloAimd:
         return None
 
     def _hard(self, now: float, cause: str) -> str | None:
+        if now - self._hard_at > EPISODE_SECONDS:
+            self._good_limit = self._limit * HARD_CUT
         self._hard_at = now
         if now - self._hard_cut_at < CUT_PAUSE_SECONDS:
             return None
         self._hard_cut_at = self._cut_at = now
-        return self._set(self._limit * HARD_CUT, cause)
+        floor = min(self._limit, self._good_limit * HARD_FLOOR_SHARE / HARD_CUT)
+        return self._set(max(self._limit * HARD_CUT, floor), cause)
 
     def _set(self, limit: float, cause: str) -> str | None:
-        before = self.limit_requests
-        self._limit = min(max(limit, float(self._limit_min)), float(self._limit_max))
+        before, old = self.limit_requests, self._limit
+        self._limit = min(max(limit, self._limit_min), self._limit_max)
+        if self._felt is not None:
+            # By Little's law, while the backend has all that it can do: what is felt follows the limit, but late.
+            self._felt *= self._limit / old
         return None if self.limit_requests == before else cause

@@ -1,0 +1,51 @@
+"""Policy, gate and lanes as the settings ask for them. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from forebay_schemas.tiers import Tier
+from forebay_worker.lanes import Lanes
+from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.gpu_target import GpuTarget
+from forebay_worker.pacing.gradient2 import Gradient2
+from forebay_worker.pacing.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policy import PacingPolicy
+from forebay_worker.pacing.slo_aimd import SloAimd
+from forebay_worker.settings import WorkerSettings
+from forebay_worker.tier_shares import TierShares
+
+
+def make_policy(settings: WorkerSettings) -> PacingPolicy:
+    """The policy by its name."""
+    bounds = {
+        "limit_min": min(settings.limit_min, settings.limit_max),
+        "limit_start": settings.limit_start,
+        "limit_max": settings.limit_max,
+    }
+    match settings.pacing_policy:
+        case "fixed":
+            return FixedLimit(limit_requests=settings.limit_max)
+        case "latency_ratio":
+            return LatencyRatio(**bounds)
+        case "gradient2":
+            return Gradient2(**bounds)
+        case "gpu_target":
+            return GpuTarget(**bounds, target_share=settings.gpu_utilisation_target)
+        case "slo_aimd":
+            return SloAimd(**bounds, token_seconds_target=settings.tpot_target_seconds)
+
+
+def make_gate(settings: WorkerSettings) -> Gate:
+    """The gate; with a fixed limit that limit alone counts."""
+    prefill_seconds_max = math.inf if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
+    return Gate(policy=make_policy(settings), prefill_seconds_max=prefill_seconds_max)
+
+
+def make_lanes(settings: WorkerSettings) -> Lanes:
+    """The lanes, with what each tier and tenant is guaranteed."""
+    shares = TierShares(
+        minimum={Tier.MID: settings.mid_share, Tier.LOW: settings.low_share}, reserve=settings.high_reserve_share
+    )
+    return Lanes(order=settings.lane_order, weights=settings.tenant_weights, shares=shares)
