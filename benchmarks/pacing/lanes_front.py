@@ -49,21 +49,26 @@ class LedgerReporter:
     def completed(self, work: Work, _answer: Answer, *, service_seconds: float) -> None:
         """The driver has written it down."""
 
-    def doomed(self, work: Work, *, predicted_seconds: float) -> None:
+    def doomed(self, work: Work, *, predicted_seconds: float) -> None:  # noqa: ARG002 the reporter's
         self._drop(work, Reason.DEADLINE_UNREACHABLE.code)
 
-    def shed(self, work: Work, *, predicted_seconds: float) -> None:
-        self._drop(work, "shed")
+    def shed(self, work: Work, *, predicted_seconds: float, cause: str) -> None:  # noqa: ARG002 the reporter's
+        self._drop(work, Reason.SHED_OVERLOAD.code)
 
     def expired(
-        self, work: Work, reason: Reason, *, cause: str | None = None, service_seconds: float | None = None
+        self,
+        work: Work,
+        reason: Reason,
+        *,
+        cause: str | None = None,  # noqa: ARG002 the reporter's
+        service_seconds: float | None = None,  # noqa: ARG002 the reporter's
     ) -> None:
         self._drop(work, reason.code)
 
-    def failed(self, work: Work, failure: Failure, *, service_seconds: float | None) -> None:
+    def failed(self, work: Work, failure: Failure, *, service_seconds: float | None) -> None:  # noqa: ARG002
         self._drop(work, f"failed_{failure.reason.code}")
 
-    def retry(self, work: Work, failure: Failure, *, delay_seconds: int) -> None:
+    def retry(self, work: Work, failure: Failure, *, delay_seconds: int) -> None:  # noqa: ARG002
         self._drop(work, f"failed_{failure.reason.code}")
 
     def _drop(self, work: Work, reason: str) -> None:
@@ -137,7 +142,7 @@ class LanesFront:
         self._dispatcher.accept([work])
         self._start()
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> None:  # noqa: ARG002
         self._dispatcher.tick()
         for work in self._dispatcher.overdue():
             if self._running.pop(work.offset, None) is not None:

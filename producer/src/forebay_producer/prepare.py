@@ -55,8 +55,8 @@ def prepare(
     - ``request_id``: a new one when there is none.
     - Tier: ``tier``, else what ``priority`` says, else mid. Raises ``UsageError`` when the two disagree.
     - Deadline: ``ttl_ms``, else the time left until ``expire_at``, else the tier's default. The record carries
-      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``, but not
-      where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
+      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``, but
+      not where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
 
     Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
     """

@@ -150,7 +150,13 @@ class Dispatcher:
             if not lanes or self.limited_by(now) is not None:
                 return None
             if self.breaker.state is BreakerState.CLOSED:
-                work = lanes.pop(now, running=self.running_by_tier, limit=self.gate.limit_requests)
+                work = lanes.pop(
+                    now,
+                    running=self.running_by_tier,
+                    limit=self.gate.limit_requests,
+                    # Prompts of lower tiers would make the tokens of the urgent ones come later still.
+                    only_high=self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_over_target,
+                )
             else:
                 work = lanes.pop_probe()
             if work is None:

@@ -231,11 +231,12 @@ class Lanes:
         self.shares.arrived(tier, now, first=not lane._waiting)
         lane.push(work)
 
-    def pop(self, now: float, *, running: Mapping[Tier, int], limit: int) -> Work | None:
+    def pop(self, now: float, *, running: Mapping[Tier, int], limit: int, only_high: bool = False) -> Work | None:
         """Takes the request to start now in a slot that is free.
 
         None when nothing waits, or only what must not take the reserve: the reserve ends with time, so the caller asks
-        again. ``running``: how many run, by tier; ``limit``: how many may.
+        again. ``running``: how many run, by tier; ``limit``: how many may. ``only_high``: mid and low get no
+        more now than they are guaranteed.
         """
         tier = self.shares.choose(
             now,
@@ -244,6 +245,7 @@ class Lanes:
             low=bool(self._low._waiting),
             running=running,
             limit=limit,
+            only_high=only_high,
         )
         return None if tier is None else self._lanes[tier].pop()
 

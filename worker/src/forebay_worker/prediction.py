@@ -24,7 +24,7 @@ SAMPLES_MIN = 8
 """A class with fewer answers asks the next wider one."""
 
 CLASSES_MAX = 1_024
-OUTPUT_QUANTILE = 0.5
+OUTPUT_QUANTILE = 0.4
 OUTPUT_QUANTILE_MIN = 0.25
 """A request that would be late even as one of its class's shortest is dropped; tried on the pacing benchmark."""
 
@@ -87,14 +87,8 @@ class Predictor:
         keys: tuple[tuple[object, ...], ...] = (middle, wide)
         if cap is not None:
             keys = ((*middle, cap.bit_length()), *keys)
-        return Prediction(
-            prompt,
-            self._output(keys, cap, OUTPUT_QUANTILE),
-            self._output(keys, cap, OUTPUT_QUANTILE_MIN),
-            cap,
-            size_bytes,
-            keys,
-        )
+        output, output_min = self._output(keys, cap)
+        return Prediction(prompt, output, output_min, cap, size_bytes, keys)
 
     def learn(self, prediction: Prediction, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What the engine reported of a request that was predicted so; None where it reported nothing."""
@@ -114,12 +108,18 @@ class Predictor:
             self._outputs[key] = quantile
         _bound(self._outputs)
 
-    def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None, share: float) -> int:
+    def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> tuple[int, int]:
+        """As expected, and with luck."""
         for key in keys:
             quantile = self._outputs.get(key)
             if quantile is not None and len(quantile) >= SAMPLES_MIN:
-                return max(1, round(quantile.at(share) * (cap or 1)))
-        return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN)
+                unit = cap or 1
+                return (
+                    max(1, round(quantile.at(OUTPUT_QUANTILE) * unit)),
+                    max(1, round(quantile.at(OUTPUT_QUANTILE_MIN) * unit)),
+                )
+        # Nothing is dropped for what is not known.
+        return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN), 1
 
 
 def _bound(known: OrderedDict[Any, Any]) -> None:

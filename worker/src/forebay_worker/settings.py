@@ -55,10 +55,10 @@ class WorkerSettings(CommonSettings):
         default=256, ge=1, le=100_000, description="Requests in flight at most; with fixed: the limit"
     )
     tpot_target_seconds: float = Field(
-        default=0.04, gt=0, description="slo_aimd: what an output token may take, as a client feels it"
+        default=0.05, gt=0, description="slo_aimd: what an output token may take, as a client feels it"
     )
     prefill_seconds_max: float = Field(
-        default=0.1, gt=0, description="Prompts that may wait for their prefill in the backend, in its seconds of work"
+        default=0.05, gt=0, description="Prompts that may wait for their prefill in the backend, in its seconds of work"
     )
     gpu_utilisation_target: float = Field(
         default=0.9, gt=0, le=1, description="gpu_target: the share of time that the GPU is to be busy"
@@ -72,7 +72,7 @@ class WorkerSettings(CommonSettings):
     mid_share: float = Field(default=0.05, ge=0, le=1, description="Of the limit, at least for mid when it waits")
     low_share: float = Field(default=0.01, ge=0, le=1, description="Of the limit, at least for low when it waits")
     high_reserve_share: float = Field(
-        default=0.15, ge=0, lt=1, description="Of the limit, for high alone; while high was seen in the last minute"
+        default=0.17, ge=0, lt=1, description="Of the limit, for high alone; while high was seen in the last minute"
     )
     metrics_url: str | None = Field(
         default=None, description="Where the engine tells its metrics; the backend's /metrics unless given"

@@ -98,7 +98,15 @@ class TierShares:
             self._low.waits = True
 
     def choose(
-        self, now: float, *, high: bool, mid: bool, low: bool, running: Mapping[Tier, int], limit: int
+        self,
+        now: float,
+        *,
+        high: bool,
+        mid: bool,
+        low: bool,
+        running: Mapping[Tier, int],
+        limit: int,
+        only_high: bool = False,
     ) -> Tier | None:
         """The tier to take from, of those in which something waits; None when none may take a slot.
 
@@ -117,7 +125,7 @@ class TierShares:
             chosen = _LOW
         elif high:
             chosen = _HIGH
-        elif running.get(_HIGH, 0) + running_mid + running_low < limit - self.reserved(now, limit):
+        elif not only_high and running.get(_HIGH, 0) + running_mid + running_low < limit - self.reserved(now, limit):
             chosen = _MID if mid else _LOW if low else None
         else:
             chosen = None

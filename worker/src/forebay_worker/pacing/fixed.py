@@ -8,6 +8,7 @@ from forebay_worker.pacing.policy import Ended, Signals
 class FixedLimit:
     """Learns nothing and changes nothing."""
 
+    token_seconds_target = None
     __slots__ = ("limit_requests",)
 
     def __init__(self, *, limit_requests: int) -> None:

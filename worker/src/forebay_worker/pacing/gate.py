@@ -15,6 +15,8 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.work import Work
 
 CHANGES_KEPT = 20
+MIX_ALPHA = 0.1
+"""What requests are like now is learnt of the last ten or twenty."""
 KV_SHARE_MAX = 0.9
 KV_SHARE_TELLING = 0.1
 """Of an emptier cache one cannot tell how large it is."""
@@ -68,6 +70,7 @@ class Gate:
         self._prefill_at = 0.0
         self._in_flight = 0
         self._in_flight_mean = 1.0
+        self._prompt_tokens_mean, self._output_tokens_mean = 1000.0, 100.0
         self._in_flight_seconds = 0.0
         self._in_flight_at = 0.0
         self._last_reading: EngineReading | None = None
@@ -75,6 +78,12 @@ class Gate:
     @property
     def limit_requests(self) -> int:
         return self.policy.limit_requests
+
+    @property
+    def is_over_target(self) -> bool:
+        """Whether an output token takes longer than the policy aims at."""
+        target, seconds = self.policy.token_seconds_target, self.model.token_seconds
+        return target is not None and seconds is not None and seconds > target
 
     def prefill_tokens(self, now: float) -> float:
         """Prompt tokens that wait for their prefill in the backend, as far as the fitted pace and the answers tell."""
@@ -150,6 +159,8 @@ class Gate:
         output = work.output_tokens if output_tokens is None else output_tokens
         seconds = now - work.started
         if succeeded:
+            self._prompt_tokens_mean += MIX_ALPHA * (prompt - self._prompt_tokens_mean)
+            self._output_tokens_mean += MIX_ALPHA * (output - self._output_tokens_mean)
             self._correct_prefill(work, now, output)
             self.model.learn(
                 service_seconds=seconds,
@@ -239,6 +250,9 @@ class Gate:
                 waiting=waiting,
                 dropped=dropped,
                 token_seconds=self.model.token_seconds,
+                knee_requests=self.model.knee_requests(
+                    prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean
+                ),
                 engine=engine,
                 gpu=gpu,
             )

@@ -16,6 +16,7 @@ DEFAULT_TARGET_SHARE = 0.90
 class GpuTarget:
     """Grows by steps below the target and is cut in proportion above it; holds still without a reading."""
 
+    token_seconds_target = None
     __slots__ = ("_limit", "_target_share")
 
     def __init__(

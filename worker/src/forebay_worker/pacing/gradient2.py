@@ -31,6 +31,7 @@ USED_SHARE_MIN = 0.5
 class Gradient2:
     """Learns from latencies alone; nothing is to be told about the backend."""
 
+    token_seconds_target = None
     __slots__ = ("_latencies", "_limit", "_long_seconds", "_windows")
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:

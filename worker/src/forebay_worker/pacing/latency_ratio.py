@@ -22,6 +22,7 @@ ten minutes or so."""
 class LatencyRatio:
     """Looks at the mean latency of each second."""
 
+    token_seconds_target = None
     __slots__ = ("_baseline_seconds", "_latencies", "_limit")
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:

@@ -32,7 +32,8 @@ class Signals:
 
     ``waiting``: requests that could start but for the limit. ``dropped``: those given up for their deadlines since the
     last decision. ``token_seconds``: what an output token takes lately, end
-    to end, the prompt's share taken off; None before the first answer.
+    to end, the prompt's share taken off; None before the first answer. ``knee_requests``: with fewer in flight the
+    backend's work grows notably dearer; see `ServiceModel.knee_requests`.
     """
 
     now: float
@@ -40,6 +41,7 @@ class Signals:
     waiting: int
     dropped: int = 0
     token_seconds: float | None = None
+    knee_requests: float = 0.0
     engine: EngineReading | None = None
     gpu: GpuReading | None = None
 
@@ -50,6 +52,11 @@ class PacingPolicy(Protocol):
     @property
     def limit_requests(self) -> int:
         """How many requests may be in flight now; at least 1."""
+        ...
+
+    @property
+    def token_seconds_target(self) -> float | None:
+        """What an output token may take; None for a policy that has no such target."""
         ...
 
     def observe(self, ended: Ended, /) -> None:

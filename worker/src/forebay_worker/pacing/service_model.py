@@ -11,6 +11,11 @@ PREFILL_CHUNK_TOKENS = 2048
 """Prompt tokens that engines take in with one step: vLLM's default, and near the others'."""
 
 FORGETTING = 0.995
+OVERHEAD_SHARE = 0.2
+"""See `ServiceModel.knee_requests`. On the pacing benchmark .15 costs urgent requests, .25 throughput."""
+
+RIDGE_WEIGHT = 0.1
+
 METERED_WEIGHT = 3.0
 """How much more a second of the engine's own counters says than an answer, whose way through the engine is guessed."""
 
@@ -67,6 +72,7 @@ class ServiceModel:
 
     __slots__ = (
         "_fit",
+        "_step_to_sequence",
         "is_metered",
         "prompt_token_seconds",
         "sequence_seconds",
@@ -78,6 +84,7 @@ class ServiceModel:
         first = (STEP_SECONDS, SEQUENCE_SECONDS, PROMPT_TOKEN_SECONDS)
         self._fit = LeastSquares(weights=tuple(w / unit for w, unit in zip(first, _UNITS, strict=True)), spread=_SPREAD)
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = first
+        self._step_to_sequence = self._fit.weights[0] / self._fit.weights[1]
         self.token_seconds: float | None = None
         self.is_metered = False
 
@@ -124,11 +131,22 @@ class ServiceModel:
         decode = self.step_seconds + self.sequence_seconds * in_flight
         return self.prompt_token_seconds + decode / PREFILL_CHUNK_TOKENS
 
+    def knee_requests(self, *, prompt_tokens: float, output_tokens: float) -> float:
+        """How many requests of this size must be in flight so that `OVERHEAD_SHARE` of the backend's time, and no more,
+        goes to what a step takes however few it decodes.
+
+        With L in flight a request takes ``a * output / L`` of that, and ``b * output + c * prompt`` of its own.
+        """
+        own = self.prompt_token_seconds * prompt_tokens + self.sequence_seconds * output_tokens
+        return self.step_seconds * output_tokens * (1 - OVERHEAD_SHARE) / (OVERHEAD_SHARE * own) if own else 0.0
+
     def _felt(self, seconds: float, alpha: float) -> None:
         known = self.token_seconds
         self.token_seconds = seconds if known is None else known + alpha * (seconds - known)
 
     def _learn(self, steps: float, tokens: float, prefilled: float, seconds: float) -> None:
+        # Of a steady load a and b cannot be told apart: a weak pull towards their usual relation keeps them in place.
+        self._fit.learn((RIDGE_WEIGHT, -RIDGE_WEIGHT * self._step_to_sequence, 0.0), 0.0)
         self._fit.learn((steps * _UNITS[0], tokens * _UNITS[1], prefilled * _UNITS[2]), seconds)
         # Noise may make a small one negative.
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = (

@@ -6,13 +6,14 @@ from __future__ import annotations
 from forebay_worker.pacing.policy import Ended, Signals
 
 HARD_CUT = 0.7
-SOFT_CUT = 0.9
+SOFT_CUT = 0.8
 CUT_PAUSE_SECONDS = 2.0
 GROW_PAUSE_SECONDS = 3.0
 OVER_TARGET = 1.1
 NEAR_TARGET = 0.9
 """Between the two nothing changes, so that the limit comes to rest."""
 
+OVER_KNEE = 1.05
 FELT_ALPHA = 0.2
 USED_SHARE = 0.8
 GROWTH_SHARE = 0.05
@@ -95,14 +96,20 @@ class SloAimd:
         if not signals.in_flight and not signals.waiting:
             # The last answers tell nothing of what comes next.
             return self._set(max(self._limit, self._limit_start), "nothing is in flight: back to the start")
+        knee = signals.knee_requests
         target, seconds = self.token_seconds_target, self._smoothed(signals.token_seconds)
-        if seconds is not None and seconds > OVER_TARGET * target:
+        if seconds is not None and seconds > OVER_TARGET * target and self._limit > OVER_KNEE * knee:
             if now - self._cut_at < CUT_PAUSE_SECONDS:
                 return None
             self._cut_at = now
             cause = f"{seconds * 1000:.0f} ms a token is over the target of {target * 1000:.0f} ms"
-            return self._set(self._limit * max(SOFT_CUT, target / seconds), cause)
-        if seconds is not None and seconds > NEAR_TARGET * target and self._limit >= self._good_limit:
+            return self._set(max(knee, self._limit * max(SOFT_CUT, target / seconds)), cause)
+        if (
+            seconds is not None
+            and self._limit > NEAR_TARGET * knee
+            and seconds > NEAR_TARGET * target
+            and self._limit >= self._good_limit
+        ):
             return None
         return self._grow(signals)
 
