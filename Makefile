@@ -4,10 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-unit lint format bench bench-pacing chaos simulate clean
+.PHONY: help bootstrap demo up down test test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
 
 help: ## list the targets
-	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 bootstrap: ## make .venv from the pinned requirements; does nothing when nothing changed
 	@tools/bootstrap
@@ -41,6 +41,9 @@ bench: bootstrap ## throughput, latency and memory as ratios to a raw Kafka loop
 
 bench-pacing: bootstrap ## the pacing policies in virtual time, against the bound on what any scheduler could do; one JSON line
 	@$(BIN)/python -m benchmarks.pacing
+
+bench-pacing-live: bootstrap ## the same promises in real time: default workers, a real broker, the simulated engine; a quarter of an hour
+	@$(BIN)/python -m benchmarks.pacing_live
 
 chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend alone for OUTAGE=s; ends with one JSON line
 	@cd tests && ../$(BIN)/python -m chaos $(if $(OUTAGE),--outage-seconds $(OUTAGE),--seed $(or $(SEED),1) --seconds $(or $(SECONDS),300))

@@ -97,6 +97,22 @@ def worker_program(
         yield program
 
 
+@contextmanager
+def paced_worker(kafka: KafkaAccess, *, pool: str, backend_url: str, number: int, logs: Path) -> Iterator[str]:
+    """A Forebay worker with all its defaults before a backend; gives the URL of its operations port."""
+    port = free_port()
+    settings = {
+        "FOREBAY_POOL": pool,
+        "FOREBAY_BACKEND_URL": backend_url,
+        "FOREBAY_WORKER_ID": f"worker-{number}",
+        "FOREBAY_OPS_PORT": str(port),
+    }
+    command = [str(Path(sys.executable).with_name("forebay-worker")), "run"]
+    with _running(f"worker {number}", command, _environment(kafka, settings), logs) as program:
+        _wait_ready(program, f"http://127.0.0.1:{port}/readyz")
+        yield f"http://127.0.0.1:{port}"
+
+
 def _environment(kafka: KafkaAccess, settings: Mapping[str, str]) -> dict[str, str]:
     # What the caller's shell sets for other programs must not change what is measured.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}

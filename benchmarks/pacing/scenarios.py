@@ -18,7 +18,6 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 1046, 196
 
 SUSTAINED_OVER_VALLEY = 1.5
 PULSE_OVER_VALLEY = 4.0
-VALLEY_SECONDS = 60.0
 PULSE_SECONDS = 60.0
 PULSE_TIERS = (Tier.LOW, Tier.HIGH, Tier.LOW, Tier.MID)
 """A quarter high, a quarter mid, half low."""
@@ -47,18 +46,18 @@ class Pulse:
     ideal_seconds: float
 
 
-def pulse(engine: EnginePhysics, *, seed: int) -> Pulse:
-    """A valley of 60 s, four times that for 60 s, and the valley again until an ideal server has nothing left."""
+def pulse(engine: EnginePhysics, *, seed: int, seconds: float = PULSE_SECONDS) -> Pulse:
+    """A valley of so many seconds, four times that for as long, and the valley again until an ideal server has nothing
+    left."""
     chance = random.Random(f"pulse {seed}")
     sustained = sustained_per_second(engine)
     valley = sustained / SUSTAINED_OVER_VALLEY
-    pulse_ends = VALLEY_SECONDS + PULSE_SECONDS
     offered: list[Arrival] = []
     now = ideal = 0.0
     while True:
-        rate = valley * (PULSE_OVER_VALLEY if VALLEY_SECONDS <= now < pulse_ends else 1.0)
+        rate = valley * (PULSE_OVER_VALLEY if seconds <= now < 2 * seconds else 1.0)
         now += chance.expovariate(rate)
-        if now > pulse_ends and now > ideal:
+        if now > 2 * seconds and now > ideal:
             return Pulse(offered=offered, ideal_seconds=ideal)
         tier = PULSE_TIERS[len(offered) % len(PULSE_TIERS)]
         offered.append(_hinted(_request(now, tier, PULSE_DEADLINE_SECONDS[tier]), chance, row=len(offered)))

@@ -107,6 +107,7 @@ class EngineLoop:
     def _tell(self, events: StepEvents, step_seconds: float) -> None:
         now = self._now()
         metrics = self.metrics
+        metrics.busy_seconds_total += step_seconds
         metrics.prompt_tokens_total += events.prefill_tokens
         metrics.generation_tokens_total += events.decode_tokens + len(events.first_tokens)
         metrics.token_seconds.observe(step_seconds, events.decode_tokens)

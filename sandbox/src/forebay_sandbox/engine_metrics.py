@@ -63,6 +63,7 @@ class EngineMetrics(Collector):
         self._model = model
         self.prompt_tokens_total = 0
         self.generation_tokens_total = 0
+        self.busy_seconds_total = 0.0
         self.finished_total = dict.fromkeys(FINISH_REASONS, 0)
         self.first_token_seconds = _Histogram(_FIRST_TOKEN_BOUNDS)
         self.token_seconds = _Histogram(_TOKEN_BOUNDS)
@@ -83,6 +84,8 @@ class EngineMetrics(Collector):
         yield self._counter("num_preemptions", "Requests put back to be recomputed.", batch.preemptions_total)
         yield self._counter("prompt_tokens", "Prompt tokens prefilled.", self.prompt_tokens_total)
         yield self._counter("generation_tokens", "Tokens put out.", self.generation_tokens_total)
+        # Not vLLM's: the simulated engine has no GPU, and this share of the time is what a GPU's utilisation would say.
+        yield CounterMetricFamily("sandbox:busy_seconds", "Seconds spent in steps.", value=self.busy_seconds_total)
         finished = CounterMetricFamily(
             "vllm:request_success", "Requests finished, by reason.", labels=["model_name", "finished_reason"]
         )
