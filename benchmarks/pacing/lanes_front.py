@@ -21,6 +21,7 @@ from forebay_worker.assignment import Assignment
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
+from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.prediction import Predictor
@@ -83,6 +84,7 @@ def make_lanes_front(engine: Engine, ledger: Ledger, clock: VirtualClock, *, pol
         gate=Gate(policy=policy, prefill_seconds_max=settings.prefill_seconds_max),
         predictor=Predictor(),
         lanes=make_lanes(settings),
+        overload=OverloadLadder(),
         read_signals=lambda now: (engine.reading(now), engine.gpu(now)),
         reporter=cast(Reporter, LedgerReporter(ledger, clock)),
         stats=Stats(),
@@ -107,7 +109,7 @@ class LanesFront:
                 partition=0,
                 tier=tier,
                 retry_delay_seconds=0,
-                credit=dispatcher.credits[tier],
+                credit=dispatcher.lookahead.credits[tier],
                 epoch=1,
                 now=0.0,
                 committed=0,

@@ -16,9 +16,9 @@ from forebay_worker import (
     assignment,
     coordination,
     credit,
-    dispatch,
     held,
     known,
+    lookahead,
     notices,
     outcome,
     ownership,
@@ -57,9 +57,9 @@ class Bounds:
 
     def patches(self) -> list[Patch]:
         return [
-            (dispatch, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
-            (dispatch, "DEFAULT_TTL_MS", DEFAULT_TTL_MS if self.lookahead_follows_rate else dict.fromkeys(TIERS, 0)),
-            (dispatch, "RETRY_ROOM_RECORDS", self.retry_room_records),
+            (lookahead, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
+            (lookahead, "DEFAULT_TTL_MS", DEFAULT_TTL_MS if self.lookahead_follows_rate else dict.fromkeys(TIERS, 0)),
+            (lookahead, "RETRY_ROOM_RECORDS", self.retry_room_records),
             (held, "HELD_RECORDS_MAX", self.held_records),
             (known, "KNOWN_REQUESTS_MAX", self.known_requests),
             (outcome, "UNDELIVERED_RECORDS_MAX", self.undelivered_records),

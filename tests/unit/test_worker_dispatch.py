@@ -19,15 +19,15 @@ from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.credit import Credit
 from forebay_worker.dispatch import (
     FAILURES_AMONG_ANSWERS_MAX,
-    LOOKAHEAD_RECORDS_MIN,
     RECOVERY_SECONDS,
-    RETRY_ROOM_RECORDS,
     Dispatcher,
 )
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lanes, cost_bytes
+from forebay_worker.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
+from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.work import Answer, Failure, Work
@@ -52,6 +52,7 @@ class Stage:
             gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
             predictor=None,
             lanes=Lanes(order=LaneOrder.FIFO),
+            overload=OverloadLadder(),
             read_signals=lambda _: (None, None),
             reporter=self.reporter,
             stats=self.stats,
@@ -592,6 +593,81 @@ def test_what_ends_without_running_is_handed_over_too_while_its_outcome_is_on_it
     assert list(work.assignment.done) == [0]
 
 
+# Overload
+
+
+def surge(stage: Stage, *, low_ttl_ms: int) -> None:
+    """Answers take a second, four at a time; then ten seconds' worth of high requests wait before ten low ones."""
+    stage_works = works(20, assignment=make_assignment(Tier.MID))
+    stage.accept(*stage_works)
+    for _ in range(5):
+        taken = stage.take_all()
+        stage.tick(1.0)
+        for work in taken:
+            stage.dispatcher.answered(work, ANSWER)
+    stage.accept(*works(44, assignment=make_assignment(Tier.HIGH), first=100))
+    stage.accept(*works(10, assignment=make_assignment(Tier.LOW), first=200, ttl_ms=5_000 + low_ttl_ms))
+    stage.take_all()
+
+
+def shed_in(stage: Stage) -> list[Result]:
+    return [result for result in stage.results() if result.reason == "shed_overload"]
+
+
+def test_low_requests_that_would_be_late_are_shed_while_high_ones_wait_too_long() -> None:
+    stage = Stage()
+    surge(stage, low_ttl_ms=5_000)
+    stage.tick(3.0)
+    shed = shed_in(stage)
+    assert [result.request_id for result in shed] == [f"r-{200 + number}" for number in range(10)]
+    assert all(result.tier == "low" for result in shed)
+    assert all(result.predicted_seconds is not None and result.predicted_seconds > 10.0 for result in shed)
+    assert all("a new high request waits" in (result.error or "") for result in shed)
+    assert len(stage.dispatcher.lanes[Tier.LOW]) == 0
+    assert len(stage.dispatcher.lanes[Tier.HIGH]) == 40
+
+
+def test_low_requests_that_have_the_time_are_not_shed() -> None:
+    stage = Stage()
+    surge(stage, low_ttl_ms=3_600_000)
+    stage.tick(3.0)
+    assert stage.dispatcher.shedder.ladder.shed_tiers == (Tier.LOW,)
+    assert shed_in(stage) == []
+
+
+def test_nothing_is_shed_while_the_backend_serves_nobody() -> None:
+    """It has no pace by which anything could be called late."""
+    stage = Stage()
+    surge(stage, low_ttl_ms=5_000)
+    for work in list(stage.dispatcher.running.values()):
+        stage.dispatcher.failed(work, REFUSED)
+    assert stage.dispatcher.breaker.state is not BreakerState.CLOSED
+    stage.tick(4.0)
+    assert stage.dispatcher.shedder.ladder.shed_tiers == ()
+    assert shed_in(stage) == []
+
+
+def test_a_backend_of_which_little_is_known_makes_nobody_late() -> None:
+    stage = Stage()
+    stage.accept(*works(100, assignment=make_assignment(Tier.HIGH)))
+    for work in stage.take_all():
+        stage.tick(1.0)
+        stage.dispatcher.answered(work, ANSWER)
+    stage.tick(4.0)
+    assert stage.dispatcher.shedder.waits() == {}
+    assert stage.dispatcher.shedder.ladder.shed_tiers == ()
+
+
+def test_requests_of_a_partition_given_up_leave_the_lanes_within_a_sweep() -> None:
+    stage = Stage()
+    gone, kept = make_assignment(partition=0), make_assignment(partition=1)
+    stage.accept(*works(10, assignment=gone), *works(10, assignment=kept, first=50))
+    gone.claims.close()
+    stage.tick(0.2)
+    assert len(stage.dispatcher.lanes[Tier.MID]) == 10
+    assert stage.outcomes() == []
+
+
 # How much intake may take
 
 
@@ -607,7 +683,7 @@ def room_bytes(credit: Credit) -> int:
 
 def test_at_the_start_each_tier_may_take_the_least_lookahead() -> None:
     stage = Stage()
-    for credit in stage.dispatcher.credits.values():
+    for credit in stage.dispatcher.lookahead.credits.values():
         assert credit.room_records == LOOKAHEAD_RECORDS_MIN
         assert room_bytes(credit) == BUFFER_BYTES // 3
 
@@ -623,15 +699,51 @@ def test_the_lookahead_follows_the_rate_up_to_the_buffers_bytes() -> None:
         stage.tick(1.0)
     stage.tick(0.1)
     # A hundred a second for a day would be eight million.
-    low = stage.dispatcher.credits[Tier.LOW]
+    low = stage.dispatcher.lookahead.credits[Tier.LOW]
     assert low.capacity_records == 1_000_000 // 1_500
-    assert stage.dispatcher.credits[Tier.HIGH].capacity_records == 100 * 5
+    assert stage.dispatcher.lookahead.credits[Tier.HIGH].capacity_records == 100 * 5
+
+
+def served_for(stage: Stage, seconds: int, *, per_second: int, assignment: Assignment) -> None:
+    """So many requests a second come and are answered."""
+    for second in range(seconds):
+        stage.accept(*works(per_second, assignment=assignment, first=second * per_second))
+        for work in stage.take_all():
+            stage.dispatcher.answered(work, ANSWER)
+        stage.tick(1.0)
+
+
+def test_the_lookahead_shrinks_with_a_backend_that_slows_down() -> None:
+    """What could start before mid's 30 s: nothing more is taken out of Kafka while the lane holds as much."""
+    stage = Stage(limit=1_000, buffer_bytes_max=300_000_000)
+    mid = stage.dispatcher.lookahead.credits[Tier.MID]
+    assignment = make_assignment(Tier.MID, credit=mid)
+    served_for(stage, 5, per_second=100, assignment=assignment)
+    stage.tick(0.1)
+    assert mid.capacity_records == 100 * 30
+    served_for(stage, 20, per_second=4, assignment=assignment)
+    stage.tick(0.1)
+    assert mid.capacity_records == LOOKAHEAD_RECORDS_MIN
+    batch = works(LOOKAHEAD_RECORDS_MIN + 1, assignment=assignment, first=1_000)
+    mid.spend(mid.room_records, 0)  # what the fast backend was allowed is never taken back
+    stage.accept(*batch)
+    stage.tick(0.2)
+    assert mid.room_records <= 0
+
+
+def test_what_the_backend_refuses_does_not_count_as_done() -> None:
+    stage = Stage(limit=1_000)
+    stage.accept(*works(100))
+    for work in stage.take_all():
+        stage.dispatcher.failed(work, REFUSED)
+    stage.tick(1.0)
+    assert stage.dispatcher.lookahead.rate_per_second == 0
 
 
 def test_due_retries_join_a_full_lane_up_to_twice_its_capacity() -> None:
     """They waited at a tail once already."""
     stage = Stage()
-    requests, retries = stage.dispatcher.credits[Tier.MID], stage.dispatcher.retry_credits[Tier.MID]
+    requests, retries = stage.dispatcher.lookahead.credits[Tier.MID], stage.dispatcher.lookahead.retry_credits[Tier.MID]
     assert retries.room_records == RETRY_ROOM_RECORDS
     batch = works(LOOKAHEAD_RECORDS_MIN, assignment=make_assignment(credit=requests))
     requests.spend(len(batch), cost_bytes(batch))
@@ -670,7 +782,7 @@ class CreditModel(RuleBasedStateMachine):
 
     @property
     def credit(self) -> Credit:
-        return self.stage.dispatcher.credits[self.tier]
+        return self.stage.dispatcher.lookahead.credits[self.tier]
 
     def new_assignment(self) -> Assignment:
         return make_assignment(self.tier, credit=self.credit)
@@ -733,7 +845,7 @@ class CreditModel(RuleBasedStateMachine):
     @invariant()
     def never_more_than_the_capacity(self) -> None:
         dispatcher = self.stage.dispatcher
-        self.capacity_max = max(self.capacity_max, dispatcher.credits[self.tier].capacity_records)
+        self.capacity_max = max(self.capacity_max, dispatcher.lookahead.credits[self.tier].capacity_records)
         lane = dispatcher.lanes[self.tier]
         ahead = len(lane) + len(self.transit)
         # What comes back from the backend was running: there are at most as many as the limit, and one suspect.

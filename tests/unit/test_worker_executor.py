@@ -20,6 +20,7 @@ from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lanes
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
+from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import Gate
 from simulated.ports import ManualClock, MemoryProducer
@@ -41,6 +42,7 @@ class Floor:
             gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
             predictor=None,
             lanes=Lanes(order=LaneOrder.FIFO),
+            overload=OverloadLadder(),
             read_signals=lambda _: (None, None),
             reporter=self.reporter,
             stats=stats,

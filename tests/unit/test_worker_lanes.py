@@ -130,11 +130,25 @@ def test_one_taken_out_leaves_the_others_as_they_stand() -> None:
     assert drained(lanes) == ["r-1", "r-2", "r-4"]
 
 
-def test_the_oldest_first_is_by_the_first_enqueue() -> None:
+@pytest.mark.parametrize("order", LaneOrder)
+def test_a_lane_shows_what_waits_in_the_order_in_which_it_leaves(order: LaneOrder) -> None:
+    lanes = Lanes(order=order)
+    for offset, (cost_seconds, ttl_ms, priority) in enumerate(
+        ((5.0, 9_000, 4), (1.0, 2_000, 5), (3.0, 1_000, 4), (0.5, 1_500, 6), (2.0, 3_000, 4))
+    ):
+        work = make_work(make_assignment(MID), offset=offset, ttl_ms=ttl_ms, priority=priority)
+        work.cost_seconds = cost_seconds
+        push(lanes, work)
+    shown = [work.request_id for work in lanes[MID].waiting_in_order()]
+    assert shown == drained(lanes)
+
+
+def test_a_lane_knows_since_when_its_oldest_waits() -> None:
     lanes = Lanes()
+    assert lanes[LOW].oldest_enqueued_at is None
     for offset, enqueued_at in enumerate((NOW_MS + 5, NOW_MS - 70, NOW_MS)):
         push(lanes, make_work(make_assignment(LOW), offset=offset, enqueued_at=enqueued_at, priority=offset))
-    assert [work.offset for work in lanes[LOW].waiting_oldest_first()] == [1, 2, 0]
+    assert lanes[LOW].oldest_enqueued_at == NOW_MS - 70
 
 
 def test_a_lane_knows_the_predicted_work_in_it_and_its_tenants() -> None:
@@ -168,9 +182,9 @@ def test_the_order_decides_between_equals(order: LaneOrder, ids: list[str]) -> N
         work = make_work(make_assignment(MID), offset=offset, request_id=request_id, ttl_ms=ttl_ms)
         work.cost_seconds, work.arrived = cost_seconds, arrived
         push(lanes, work)
-    # It costs nine seconds more than the short one, and has waited for 500 s longer.
+    # It costs nine seconds more than the short one, and has waited for 5,000 s longer.
     old = make_work(make_assignment(MID), offset=9, request_id="old", ttl_ms=7_000)
-    old.cost_seconds, old.arrived = 10.0, 500.0
+    old.cost_seconds, old.arrived = 10.0, -4_000.0
     push(lanes, old)
     assert drained(lanes) == ids
 

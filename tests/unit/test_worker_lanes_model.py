@@ -153,7 +153,7 @@ class LanesModel(RuleBasedStateMachine):
             self.model.remove(work)
 
     def waits(self, work: Work) -> bool:
-        return any(each is work for each in self.lanes[work.tier].waiting_oldest_first())
+        return any(each is work for each in self.lanes[work.tier].waiting_in_order())
 
     @rule(tier=st.sampled_from(TIERS))
     def give_up(self, tier: Tier) -> None:

@@ -194,13 +194,13 @@ def low(offset: int, *, left_seconds: float) -> Work:
         ([5, 100, 100], 20.0, [0]),
         ([5, 6, 7], 20.0, [0, 1, 2]),
         # Each takes 2 s of those behind it and 1 s itself: the third would end after 5 s, the fourth after 7.
-        ([9, 9, 9, 4, 9], 0.0, [3]),
-        # What is shed delays nobody: the last one is in time because of it.
-        ([1, 1, 1, 4], 3.5, [0, 1, 2, 3]),
-        ([1, 1, 1, 6], 3.5, [0, 1, 2]),
-        # Late by less than a tenth of the prediction.
-        ([9.5], 9.0, []),
-        ([8.9], 9.0, [0]),
+        ([9, 9, 9, 3, 9], 0.0, [3]),
+        # What is shed delays nobody: the last one is kept because of it.
+        ([1, 1, 1, 2], 3.5, [0, 1, 2, 3]),
+        ([1, 1, 1, 3], 3.5, [0, 1, 2]),
+        # Late by less than half of the prediction.
+        ([5.1], 9.0, []),
+        ([4.9], 9.0, [0]),
         ([], 9.0, []),
     ],
 )
@@ -208,7 +208,7 @@ def test_only_what_would_be_late_is_shed_oldest_first(
     left_seconds: list[float], ahead_seconds: float, shed: list[int]
 ) -> None:
     waiting = [low(number, left_seconds=left) for number, left in enumerate(left_seconds)]
-    planned = plan_shedding(
+    planned, _ = plan_shedding(
         waiting, now_ms=NOW_MS, ahead_seconds=ahead_seconds, turn_seconds=lambda _: 2.0, service_seconds=lambda _: 1.0
     )
     assert [each.work.offset for each in planned] == shed
@@ -217,11 +217,12 @@ def test_only_what_would_be_late_is_shed_oldest_first(
 
 def test_a_long_backlog_is_cut_to_what_can_be_done_in_time() -> None:
     waiting = [low(number, left_seconds=60) for number in range(1_000)]
-    planned = plan_shedding(
+    planned, ahead_seconds = plan_shedding(
         waiting, now_ms=NOW_MS, ahead_seconds=0.0, turn_seconds=lambda _: 0.5, service_seconds=lambda _: 4.0
     )
     kept = len(waiting) - len(planned)
-    assert 60 / 0.5 < kept < 60 / 0.5 * 1.2
+    assert 60 / 0.5 < kept < 2 * 60 / 0.5
+    assert ahead_seconds == 0.5 * kept
     assert [each.work.offset for each in planned] == list(range(kept, 1_000))
 
 

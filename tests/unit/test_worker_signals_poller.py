@@ -267,8 +267,8 @@ def test_a_wrong_clock_of_this_machine_makes_no_sample_stale() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (prometheus(age_seconds="61"), "FOREBAY_GPU_QUERY: the oldest sample is 61 s old and refused"),
-        (prometheus(percent="9.3e18"), "FOREBAY_GPU_QUERY: '9.3e18' is no percentage and refused"),
+        (prometheus(age_seconds="61"), "FOREBAY_GPU_PROMETHEUS_QUERY: the oldest sample is 61 s old and refused"),
+        (prometheus(percent="9.3e18"), "FOREBAY_GPU_PROMETHEUS_QUERY: '9.3e18' is no percentage and refused"),
         (unavailable, "/prometheus/api/v1/query: HTTP 503 loading the model"),
         (html, "FOREBAY_GPU_PROMETHEUS_URL: the answer is none of Prometheus' query API"),
     ],

@@ -184,7 +184,7 @@ def test_many_tenants_come_and_go_and_none_is_remembered_for_ever() -> None:
             remembered_max, len(queue._tenants), len(queue._in_round), len(queue._sitting_out), len(queue._away)
         )
     assert remembered_max < 1_000
-    assert {id(work) for work in lane.waiting_oldest_first()} == waiting
+    assert {id(work) for work in lane.waiting_in_order()} == waiting
     while len(lane):
         waiting.remove(id(lane.pop()))
     assert not waiting

@@ -13,34 +13,31 @@ import structlog
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.breaker import Breaker, BreakerState
-from forebay_worker.credit import Credit
-from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes, cost_bytes
+from forebay_worker.estimates import Estimates
+from forebay_worker.lanes import Lanes, cost_bytes
+from forebay_worker.lookahead import Lookahead
 from forebay_worker.metrics import Stats
 from forebay_worker.outcome import UNDELIVERED_RECORDS_MAX, Reporter
+from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.prediction import Predictor
 from forebay_worker.retry import Next, plan_after_failure
+from forebay_worker.shedder import Shedder
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.work import Answer, Failure, Work
-
-LOOKAHEAD_RECORDS_MIN = 256
-"""Ordering needs candidates: a window of 1 / 16 / 64 / 256 gave .55 / .65 / .74 / .79 of the bound (measured)."""
 
 FAILURES_AMONG_ANSWERS_MAX = 3
 
 TAKEN_BETWEEN_CREDITS = 32
 
-RETRY_ROOM_RECORDS = 256
-"""Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
-
 TROUBLE_SECONDS = 10.0
 """How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
 
 SWEEP_SECONDS = 0.1
-SWEEP_RECORDS_MAX = 256
+SWEEP_RECORDS_MAX = 2_000
 """How many waiting requests are looked at in a sweep for whether they can still meet their deadlines."""
 
 PACING_SECONDS = 1.0
@@ -50,7 +47,6 @@ SUSPENDED_SECONDS = 5.0
 RECOVERY_SECONDS = 0.5
 """A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
 its consumers get a moment to learn it before anything starts."""
-RATE_WINDOW_SECONDS = 1.0
 
 _DRAINING = Limitation("draining", 1, 0)
 
@@ -70,6 +66,7 @@ class Dispatcher:
         gate: Gate,
         predictor: Predictor | None,
         lanes: Lanes,
+        overload: OverloadLadder,
         read_signals: ReadSignals,
         reporter: Reporter,
         stats: Stats,
@@ -81,17 +78,17 @@ class Dispatcher:
         self.gate = gate
         self._predictor = predictor
         self._read_signals = read_signals
+        self.shedder = Shedder(ladder=overload, lanes=lanes, gate=gate, by_tokens=predictor is not None)
+        self.estimates = Estimates()
         self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
-        self.credits = {tier: Credit(capacity_records=LOOKAHEAD_RECORDS_MIN) for tier in TIERS}
-        self.retry_credits = {tier: Credit(capacity_records=RETRY_ROOM_RECORDS) for tier in TIERS}
         self.stopping = False
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
         self._attempts_max = retries_max + 1
-        self._lane_bytes_max = buffer_bytes_max // len(TIERS)
+        self.lookahead = Lookahead(lanes=lanes, lane_bytes_max=buffer_bytes_max // len(TIERS), now=clock.monotonic())
         self.backend_trouble: str | None = None
         """What the backend last failed with while it serves nobody; None while it serves."""
         self._say_trouble_at = 0.0
@@ -101,10 +98,6 @@ class Dispatcher:
         self._dropped = 0
         self._ticked_at = math.inf
         self._recovered_at = 0.0
-        self._rate_since = clock.monotonic()
-        self._rate_count = 0
-        self._rate_per_second = 0.0
-        self._raise_credits()
 
     def accept(self, batch: list[Work]) -> None:
         """Takes over a batch of one intake, all of one credit."""
@@ -122,7 +115,7 @@ class Dispatcher:
         assignment = batch[0].assignment
         assignment.credit.received(len(batch), cost_bytes(batch))
         self._stats.received[assignment.tier] += len(batch)
-        self._raise_credit(assignment.tier)
+        self.lookahead.allow(assignment.tier)
 
     def _end_at_once(self, work: Work, now: float, now_ms: int) -> Callable[[], None] | None:
         """How a request ends that is not to be run; None for one that may wait in its lane."""
@@ -154,8 +147,7 @@ class Dispatcher:
                     now,
                     running=self.running_by_tier,
                     limit=self.gate.limit_requests,
-                    # Prompts of lower tiers would make the tokens of the urgent ones come later still.
-                    only_high=self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_over_target,
+                    only_high=self.only_high,
                 )
             else:
                 work = lanes.pop_probe()
@@ -163,7 +155,7 @@ class Dispatcher:
                 return None
             self._taken += 1
             if self._taken % TAKEN_BETWEEN_CREDITS == 0:
-                self._raise_credits()
+                self.lookahead.allow_all()
             now_ms = self._clock.wall_ms()
             if not work.assignment.claims.claim(work.offset):
                 continue  # the partition was given up: its new owner runs the request
@@ -175,11 +167,18 @@ class Dispatcher:
                 continue
             self.breaker.started(now)
             work.started = now
+            work.predicted_seconds = self.gate.service_seconds(work, now) if self._predictor is not None else 0.0
             self.gate.started(work, now)
             self.running[id(work)] = work
             self.running_by_tier[work.assignment.tier] += 1
             self._stats.dispatched(work, now_ms)
             return work
+
+    @property
+    def only_high(self) -> bool:
+        """Whether the lower tiers get no more than they are guaranteed: their prompts would make the tokens of the
+        urgent ones, which come too late already, come later still."""
+        return self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_over_target
 
     def limited_by(self, now: float) -> Limitation | None:
         """What keeps the next request from starting; None when nothing does."""
@@ -199,7 +198,13 @@ class Dispatcher:
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""
         now = self._end(work, answer)
-        self._reporter.completed(work, answer, service_seconds=now - work.started)
+        service_seconds = now - work.started
+        self.lookahead.ended()
+        self.shedder.answered(service_seconds)
+        self.estimates.served(work.tier, predicted_seconds=work.predicted_seconds, actual_seconds=service_seconds)
+        if answer.output_tokens is not None:
+            self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=answer.output_tokens)
+        self._reporter.completed(work, answer, service_seconds=service_seconds)
         self._backend_lives(now)
 
     def failed(self, work: Work, failure: Failure) -> None:
@@ -208,6 +213,7 @@ class Dispatcher:
         if failure.of_backend:
             self._backend_failed(work, failure, now)
             return
+        self.lookahead.ended()
         if failure.reason is Reason.BACKEND_REJECTED or failure.reason is Reason.BACKEND_ERROR:
             self._backend_lives(now)
         else:
@@ -220,22 +226,25 @@ class Dispatcher:
         self.breaker.ended(now, started=work.started)
         if deadline_passed:
             self._dropped += 1
+            self.lookahead.ended()
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
         else:
             work.assignment.claims.release(work.offset)
 
     def tick(self) -> None:
-        """Does what time asks for: expired requests leave the lanes, the lookahead follows the rate."""
+        """Does what time asks for: what is late, or bound to be, leaves the lanes; limit, lookahead and overload follow
+        what was seen."""
         now = self._clock.monotonic()
         self._is_recovering(now)
         self._ticked_at = now
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             self._sweep_lanes(now)
-            self._raise_credits()
+            self.lookahead.allow_all()
         self._release_suspect(now)
         if now >= self._pace_at:
             self._pace_at = now + PACING_SECONDS
+            self._shed(now)
             engine, gpu = self._read_signals(now)
             self.gate.step(
                 now,
@@ -247,10 +256,7 @@ class Dispatcher:
                 gpu=gpu,
             )
             self._dropped = 0
-        passed = now - self._rate_since
-        if passed >= RATE_WINDOW_SECONDS:
-            self._rate_per_second = self._rate_count / passed
-            self._rate_since, self._rate_count = now, 0
+        self.lookahead.step(now)
 
     def _sweep_lanes(self, now: float) -> None:
         """Drops what missed its deadline, and some of what is bound to; the rest is looked at in the next sweeps."""
@@ -258,11 +264,28 @@ class Dispatcher:
         for work in self.lanes.remove_expired(now_ms):
             if work.assignment.claims.claim(work.offset):
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
-        if self._predictor is None:
-            return
-        for work in self.lanes.sweep(SWEEP_RECORDS_MAX, lambda work: self._is_doomed(work, now, now_ms)):
+        for work in self.lanes.sweep(SWEEP_RECORDS_MAX, self._doomed_at(now, now_ms)):
             if work.assignment.claims.claim(work.offset):
                 self._drop_doomed(work, now)
+
+    def _doomed_at(self, now: float, now_ms: int) -> Callable[[Work], bool]:
+        """As `_is_doomed`, for many: whether a request would miss its deadline even if it started now."""
+        ahead_seconds, prompt_seconds, output_seconds = self.gate.pace_min(now)
+        if self._predictor is None or len(self.running) < DOOMED_IN_FLIGHT_MIN or not output_seconds:
+            return lambda _: False
+        ahead_ms, prompt_ms, output_ms = now_ms + 1000 * ahead_seconds, 1000 * prompt_seconds, 1000 * output_seconds
+        return lambda work: (
+            ahead_ms + prompt_ms * work.prompt_tokens + output_ms * work.output_tokens_min > work.deadline_ms
+        )
+
+    def _shed(self, now: float) -> None:
+        """Goes up or down the overload ladder and drops what its rung asks for."""
+        serves = self.breaker.state is BreakerState.CLOSED
+        for work, predicted_seconds in self.shedder.step(now, self._clock.wall_ms(), serves=serves):
+            self.lanes.remove(work)
+            if work.assignment.claims.claim(work.offset):
+                self._dropped += 1
+                self._reporter.shed(work, predicted_seconds=predicted_seconds, cause=self.shedder.ladder.cause)
 
     def _is_recovering(self, now: float) -> bool:
         if now - self._ticked_at > SUSPENDED_SECONDS:
@@ -280,7 +303,6 @@ class Dispatcher:
         in_flight = len(self.running)
         del self.running[id(work)]
         self.running_by_tier[work.assignment.tier] -= 1
-        self._rate_count += 1
         prompt_tokens = output_tokens = None
         if answer is not None:
             prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens
@@ -389,24 +411,3 @@ class Dispatcher:
         work.assignment.claims.release(work.offset)
         if work.assignment.claims.is_open:
             self.lanes.push(work, self._clock.monotonic())
-
-    def _raise_credits(self) -> None:
-        for tier in TIERS:
-            self._raise_credit(tier)
-
-    def _raise_credit(self, tier: Tier) -> None:
-        lane = self.lanes[tier]
-        lookahead = int(self._rate_per_second * DEFAULT_TTL_MS[tier] / 1000)
-        mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
-        capacity = max(LOOKAHEAD_RECORDS_MIN, min(lookahead, self._lane_bytes_max // mean_bytes))
-        room = capacity - len(lane) if lane.size_bytes < self._lane_bytes_max else 0
-        bytes_max = self._lane_bytes_max
-        self.credits[tier].allow(
-            max(0, room), max(0, bytes_max - lane.size_bytes), capacity_records=capacity, capacity_bytes=bytes_max
-        )
-        self.retry_credits[tier].allow(
-            max(0, min(RETRY_ROOM_RECORDS, 2 * capacity - len(lane))),
-            max(0, 2 * bytes_max - lane.size_bytes),
-            capacity_records=RETRY_ROOM_RECORDS,
-            capacity_bytes=bytes_max,
-        )

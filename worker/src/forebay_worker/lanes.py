@@ -2,7 +2,7 @@
 
 With n requests of t tenants in a lane: `push`, `pop` and `remove` O(log n + log t) amortised, `remove_expired`
 O(expired * log n), `sweep` O(budget + dropped * log n), lengths and sums O(1); `pop_probe` O(n) and
-`waiting_oldest_first` O(n log n), both rarely asked. What is taken out of turn leaves dead entries in the heaps; a heap
+`waiting_in_order` O(n log n), both rarely asked. What is taken out of turn leaves dead entries in the heaps; a heap
 is rebuilt when half of it is dead.
 """
 
@@ -36,8 +36,8 @@ def _tenant_of(work: Work) -> str | None:
 class Lane:
     """One tier's waiting requests: by the integer priority, then fair among tenants, then in the order given.
 
-    ``size_bytes``, ``cost_seconds`` and ``prompt_tokens`` are sums over what waits. A request's predictions, priority
-    and deadline do not change while it waits.
+    ``size_bytes``, ``cost_seconds``, ``prompt_tokens`` and ``output_tokens`` are sums over what waits. A request's
+    predictions, priority and deadline do not change while it waits.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class Lane:
         "_waiting",
         "_weights",
         "cost_seconds",
+        "output_tokens",
         "prompt_tokens",
         "size_bytes",
     )
@@ -76,6 +77,7 @@ class Lane:
         self.size_bytes = 0
         self.cost_seconds = 0.0
         self.prompt_tokens = 0
+        self.output_tokens = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -101,6 +103,7 @@ class Lane:
         self.size_bytes += work.size_bytes + RECORD_OVERHEAD_BYTES
         self.cost_seconds += work.cost_seconds
         self.prompt_tokens += work.prompt_tokens
+        self.output_tokens += work.output_tokens
 
     def pop(self) -> Work:
         """Takes the most urgent one. Raises IndexError when the lane is empty."""
@@ -153,9 +156,16 @@ class Lane:
         """All that waits, in no order: urgency, number and request."""
         return ((urgency(self._order, work, number), number, work) for number, work in self._waiting.items())
 
-    def waiting_oldest_first(self) -> list[Work]:
-        """All that waits, by the time of its first enqueue."""
-        return sorted(self._waiting.values(), key=lambda work: work.first_enqueued_at)
+    @property
+    def oldest_enqueued_at(self) -> int | None:
+        """When the oldest was first enqueued, in epoch milliseconds; None while nothing waits. O(n)."""
+        return min((work.first_enqueued_at for work in self._waiting.values()), default=None)
+
+    def waiting_in_order(self) -> list[Work]:
+        """All that waits, as it would be taken but for the turns of tenants. O(n log n)."""
+        entries = [(-work.priority, urgent, number, work) for urgent, number, work in self.waiting()]
+        entries.sort()
+        return [entry[-1] for entry in entries]
 
     def _add_queue(self, priority: int) -> FairQueue:
         queues = self._queues_by_priority
@@ -180,12 +190,13 @@ class Lane:
             places[last] = place
         if not waiting:
             self._deadlines.clear()
-            self.size_bytes = self.prompt_tokens = 0
+            self.size_bytes = self.prompt_tokens = self.output_tokens = 0
             self.cost_seconds = 0.0
             return work
         self.size_bytes -= work.size_bytes + RECORD_OVERHEAD_BYTES
         self.cost_seconds -= work.cost_seconds
         self.prompt_tokens -= work.prompt_tokens
+        self.output_tokens -= work.output_tokens
         if len(self._deadlines) > 2 * len(waiting) + DEAD_ENTRIES_MAX:
             self._deadlines[:] = [entry for entry in self._deadlines if entry[1] in waiting]
             heapq.heapify(self._deadlines)

@@ -7,13 +7,14 @@ import re
 import socket
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr
 
 from forebay_schemas.errors import UsageError
 from forebay_schemas.settings import CommonSettings, load_settings
 from forebay_worker.lane_order import LaneOrder
+from forebay_worker.signals.gpu_check import device_names
 
 DEFAULT_BIZ_PATHS = {
     "chat_completion": "/v1/chat/completions",
@@ -121,22 +122,38 @@ def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> Worke
             fix="give one: the URL of an OpenAI-compatible backend, or module:function",
         )
     if settings.backend_url is not None:
-        _check_url(settings.backend_url)
+        _check_backend_url(settings.backend_url)
+    if settings.metrics_url is not None:
+        _check_url("FOREBAY_METRICS_URL", settings.metrics_url)
+    device_names(settings.gpu_devices or "")
+    if settings.gpu_prometheus_url is not None:
+        _check_url("FOREBAY_GPU_PROMETHEUS_URL", settings.gpu_prometheus_url)
+    elif settings.gpu == "prometheus":
+        raise UsageError(
+            "FOREBAY_GPU_PROMETHEUS_URL",
+            "is missing, and FOREBAY_GPU is prometheus",
+            fix="give the Prometheus server, http://prometheus:9090 say",
+        )
     for biz_type, path in settings.biz_paths.items():
         if not path.startswith("/"):
             raise UsageError("FOREBAY_BIZ_PATHS", f"{biz_type}: {path!r} is no path", fix="start it with /")
     return settings
 
 
-def _check_url(url: str) -> None:
+def _check_url(variable: str, url: str) -> SplitResult:
     fix = "give scheme and host, http://127.0.0.1:8000 say"
     try:
         parts = urlsplit(url)
         port_ok = parts.port is None or parts.port > 0
     except ValueError:
-        raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} is no URL", fix=fix) from None
+        raise UsageError(variable, f"{url!r} is no URL", fix=fix) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port_ok or re.search(r"[\s\\]", url):
-        raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} is no http URL", fix=fix)
+        raise UsageError(variable, f"{url!r} is no http URL", fix=fix)
+    return parts
+
+
+def _check_backend_url(url: str) -> None:
+    parts = _check_url("FOREBAY_BACKEND_URL", url)
     if "?" in url or "#" in url:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} has a query or fragment", fix="leave that out")
     if parts.path.rstrip("/").endswith("/v1"):

@@ -37,7 +37,8 @@ class Work(msgspec.Struct, gc=False):
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
-    unknown). ``arrived``: the monotonic seconds at which it joined its lane."""
+    unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
+    execution was to take when it started; 0 when unknown."""
 
     record: Record
     assignment: Assignment
@@ -59,6 +60,7 @@ class Work(msgspec.Struct, gc=False):
     output_tokens_min: int = 0
     cost_seconds: float = 0.0
     arrived: float = 0.0
+    predicted_seconds: float = 0.0
     prediction: Prediction | None = None
     prefilled_before: float = 0.0
     prefilled_with: int = 0

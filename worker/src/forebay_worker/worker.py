@@ -115,6 +115,7 @@ class Worker:
             gate=make_gate(self._settings),
             predictor=Predictor() if self._settings.asks_for_tokens else None,
             lanes=make_lanes(self._settings),
+            overload=self._overload,
             read_signals=lambda _now: (None, None),
             reporter=self._reporter,
             stats=self._stats,
@@ -178,7 +179,12 @@ class Worker:
         pool, dispatcher = self._pool, self._dispatcher
         sources = {
             tier.value: [
-                Source(topic=pool.requests(tier), tier=tier, retry_delay_seconds=0, credit=dispatcher.credits[tier])
+                Source(
+                    topic=pool.requests(tier),
+                    tier=tier,
+                    retry_delay_seconds=0,
+                    credit=dispatcher.lookahead.credits[tier],
+                )
             ]
             for tier in TIERS
         }
@@ -187,7 +193,7 @@ class Worker:
                 topic=pool.retry(tier, delay),
                 tier=tier,
                 retry_delay_seconds=delay,
-                credit=dispatcher.retry_credits[tier],
+                credit=dispatcher.lookahead.retry_credits[tier],
             )
             for tier in TIERS
             for delay in RETRY_DELAYS_SECONDS
@@ -383,7 +389,7 @@ class Worker:
                 tier: {
                     "waiting": len(dispatcher.lanes[tier]),
                     "waiting_bytes": dispatcher.lanes[tier].size_bytes,
-                    "lookahead_records": dispatcher.credits[tier].capacity_records,
+                    "lookahead_records": dispatcher.lookahead.credits[tier].capacity_records,
                     "running": sum(work.tier is tier for work in running),
                 }
                 for tier in TIERS

@@ -39,6 +39,15 @@ class Limitation(NamedTuple):
     threshold: float
 
 
+class Pace(NamedTuple):
+    """What a request would take that started now: ``ahead_seconds``, so much for each prompt token, and so much for
+    each output token. All 0 while nothing is known of the backend."""
+
+    ahead_seconds: float
+    prompt_token_seconds: float
+    output_token_seconds: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChange:
     """The limit changed. ``at_ms``: epoch milliseconds; ``cause`` is for people."""
@@ -122,6 +131,33 @@ class Gate:
         return LUCK * self.model.seconds(
             prompt_tokens=prompt_tokens, output_tokens=work.output_tokens_min, in_flight=self._in_flight
         )
+
+    def pace(self, now: float) -> Pace:
+        """What `service_seconds` goes by, for a look at many requests at once."""
+        token_seconds = self.model.token_seconds
+        if token_seconds is None:
+            return Pace(0.0, 0.0, 0.0)
+        prompt_token_seconds = self.model.prefill_token_seconds(self._in_flight)
+        return Pace(prompt_token_seconds * self.prefill_tokens(now), prompt_token_seconds, token_seconds)
+
+    def pace_min(self, now: float) -> Pace:
+        """What `service_seconds_min` goes by, for a look at many requests at once."""
+        return Pace(*(LUCK * seconds for seconds in self.pace(now)))
+
+    def full_cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
+        """As `cost_seconds`, of a backend that has all in flight that it may have, as it has while requests wait."""
+        model = self.model
+        of_a_step = model.sequence_seconds + model.step_seconds / self.policy.limit_requests
+        return model.prompt_token_seconds * prompt_tokens + of_a_step * output_tokens
+
+    def prefill_seconds(self, now: float) -> float:
+        """How long the prompts that wait in the backend still take it."""
+        return self.prefill_tokens(now) * self.model.prefill_token_seconds(self._in_flight)
+
+    @property
+    def knee_requests(self) -> float:
+        """See `ServiceModel.knee_requests`; for requests as they are lately."""
+        return self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
@@ -250,9 +286,7 @@ class Gate:
                 waiting=waiting,
                 dropped=dropped,
                 token_seconds=self.model.token_seconds,
-                knee_requests=self.model.knee_requests(
-                    prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean
-                ),
+                knee_requests=self.knee_requests,
                 engine=engine,
                 gpu=gpu,
             )

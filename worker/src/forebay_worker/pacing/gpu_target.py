@@ -29,6 +29,11 @@ class GpuTarget:
         self._target_share = target_share
 
     @property
+    def target_share(self) -> float:
+        """The utilisation that is held."""
+        return self._target_share
+
+    @property
     def limit_requests(self) -> int:
         return self._limit.requests
 

@@ -75,6 +75,11 @@ class SloAimd:
         return int(self._limit)
 
     @property
+    def stretch(self) -> float:
+        """By how much the target is stretched now, 1 and up."""
+        return self._stretch
+
+    @property
     def token_seconds_target(self) -> float:
         """What an output token may take now."""
         return self._target_seconds * self._stretch

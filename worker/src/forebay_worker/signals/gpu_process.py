@@ -10,11 +10,12 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Final
 
 from forebay_schemas.clock import Clock
 from forebay_worker.signals.gpu_check import check_devices
-from forebay_worker.signals.readings import GpuReading
+from forebay_worker.signals.readings import GpuReading, SignalAbsentError
 
 START_SECONDS: Final = 30.0
 """For the first line: without persistence mode the driver initialises every GPU first, seconds each."""
@@ -32,6 +33,16 @@ _LINE_BYTES_MAX: Final = 1024 * 1024
 _MODULE: Final = "forebay_worker.signals.nvml"
 
 
+class Driver(Enum):
+    """What it means when the dynamic loader finds no driver library."""
+
+    EXPECTED = "expected"
+    """It is to come, and asked for again."""
+
+    PERHAPS = "perhaps"
+    """There is no GPU here: one look, and no more."""
+
+
 class GpuProcess:
     """The GPUs of this machine through NVML. ``devices``: indices and UUIDs as `device_names` returns them; () for all.
 
@@ -45,18 +56,21 @@ class GpuProcess:
         *,
         devices: Sequence[str],
         clock: Clock,
+        driver: Driver = Driver.EXPECTED,
         start_seconds: float = START_SECONDS,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
         self._devices = ",".join(devices)
         self._clock = clock
+        self._driver = driver
         self._start_seconds = start_seconds
         self._hang_seconds = hang_seconds
 
     async def follow(self, *, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> None:
         """Runs until it is cancelled, and then ends the process.
 
-        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise.
+        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise. Raises
+        ``SignalAbsentError`` when there is no driver and none is expected.
         """
         pause_seconds = PAUSE_SECONDS
         while True:
@@ -121,6 +135,8 @@ class GpuProcess:
         except ValueError:
             said = None
         if not isinstance(said, dict) or "error" in said:
+            if isinstance(said, dict) and said.get("no_driver") and self._driver is Driver.PERHAPS:
+                raise SignalAbsentError("no NVIDIA driver was found")
             error = f"NVML: {said['error']}" if isinstance(said, dict) else f"the NVML process printed {line[:80]!r}"
             failed(error)
             return error

@@ -50,7 +50,7 @@ class PrometheusGpu:
         if isinstance(reply, BaseException):
             raise reply
         if isinstance(age_seconds, float) and age_seconds > SAMPLE_SECONDS_MAX:
-            raise SignalError(f"FOREBAY_GPU_QUERY: the oldest sample is {age_seconds:.0f} s old and refused")
+            raise SignalError(f"FOREBAY_GPU_PROMETHEUS_QUERY: the oldest sample is {age_seconds:.0f} s old and refused")
         return read_query_result(reply.body, at=at, wall_ms=_server_ms(reply.date) or self._clock.wall_ms())
 
     async def _sample_age_seconds(self, session: aiohttp.ClientSession) -> float | None:
@@ -94,7 +94,7 @@ def read_query_result(body: bytes, *, at: float, wall_ms: int) -> tuple[GpuReadi
         else:
             shares.append(share)
     if not shares:
-        raise SignalError("FOREBAY_GPU_QUERY: " + ("; ".join(problems) or "the query's result is empty"))
+        raise SignalError("FOREBAY_GPU_PROMETHEUS_QUERY: " + ("; ".join(problems) or "the query's result is empty"))
     return GpuReading(at=at, utilisation=sum(shares) / len(shares)), "; ".join(problems) or None
 
 
@@ -103,7 +103,7 @@ def _samples(body: bytes) -> list[Any]:
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
-            raise SignalError(f"FOREBAY_GPU_QUERY: Prometheus says: {answer.get('error')!s:.200}")
+            raise SignalError(f"FOREBAY_GPU_PROMETHEUS_QUERY: Prometheus says: {answer.get('error')!s:.200}")
         kind, result = answer["data"]["resultType"], answer["data"]["result"]
         if kind == "scalar":
             return [result]
@@ -111,7 +111,9 @@ def _samples(body: bytes) -> list[Any]:
             return [element["value"] for element in result]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SignalError("FOREBAY_GPU_PROMETHEUS_URL: the answer is none of Prometheus' query API") from None
-    raise SignalError(f"FOREBAY_GPU_QUERY: the result is a {kind!s:.20}; let it be an instant vector or a scalar")
+    raise SignalError(
+        f"FOREBAY_GPU_PROMETHEUS_QUERY: the result is a {kind!s:.20}; let it be an instant vector or a scalar"
+    )
 
 
 def _server_ms(date: str | None) -> int | None:

@@ -190,7 +190,7 @@ def main() -> int:
         pynvml.nvmlInit()
         devices = _devices(names)
     except (pynvml.NVMLError, LookupError) as error:
-        _say(error=str(error))
+        _say(error=str(error), no_driver=isinstance(error, pynvml.NVMLError_LibraryNotFound))
         return 1
     while True:
         rows = [device.look() for device in devices]

@@ -15,13 +15,13 @@ from yarl import URL
 from forebay_schemas.clock import Clock
 from forebay_worker.signals.engine_metrics import read_engine_metrics
 from forebay_worker.signals.fetch import PERIOD_SECONDS, fetch
-from forebay_worker.signals.readings import EngineReading, GpuReading, SignalError
+from forebay_worker.signals.readings import EngineReading, GpuReading, SignalAbsentError, SignalError
 
 STALE_SECONDS: Final = 5.0
 """An older reading is none: the operating point moves within seconds."""
 
 State = Literal["ok", "missing", "stale", "off"]
-"""missing: it fails, or never said anything; stale: it has gone silent; off: there is no such source."""
+"""missing: it fails, or never said anything; stale: it has gone silent; off: it is not asked for, or cannot be here."""
 
 log = structlog.get_logger("forebay.signals")
 
@@ -40,7 +40,8 @@ class Source(Protocol[_Said]):
     async def follow(self, *, heard: Callable[[_Said, str | None], None], failed: Callable[[str], None]) -> None:
         """Runs until it is cancelled, and frees what it holds then.
 
-        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise.
+        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise. Raises
+        ``SignalAbsentError`` when there is nothing to follow, now or later.
         """
         ...
 
@@ -78,12 +79,17 @@ class _Kept(Generic[_Reading]):
         self._reading: _Reading | None = None
         self._error: str | None = None
         self._called_missing = False
+        self._is_absent = source is None
 
     async def follow(self) -> None:
         """Runs until it is cancelled."""
-        while self._source is not None:
+        while self._source is not None and not self._is_absent:
             try:
                 await self._source.follow(heard=self._heard, failed=self._failed)
+            except SignalAbsentError as error:
+                self._is_absent, self._error = True, str(error)
+                log.info("signal is not here", signal=self._signal, source=self._source.name, error=self._error)
+                return
             except Exception as error:  # noqa: BLE001 - no bug of a source's may take more than its own signal
                 self._failed(f"{type(error).__name__}: {error}")
             await asyncio.sleep(PERIOD_SECONDS)
@@ -94,7 +100,7 @@ class _Kept(Generic[_Reading]):
 
     def note(self, now: float) -> None:
         """Says it once when the source goes missing and once when it is back."""
-        if self._source is None:
+        if self._source is None or self._is_absent:
             return
         present = self.latest(now) is not None
         if present and self._called_missing:
@@ -121,7 +127,7 @@ class _Kept(Generic[_Reading]):
         }
 
     def _state(self, now: float) -> State:
-        if self._source is None:
+        if self._is_absent:
             return "off"
         if self.latest(now) is not None:
             return "ok"

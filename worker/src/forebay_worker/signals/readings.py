@@ -13,6 +13,12 @@ class SignalError(ForebayError):
     reason = "signal_missing"
 
 
+class SignalAbsentError(SignalError):
+    """There is no such source here, and none will come: it is not asked again."""
+
+    reason = "signal_absent"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
     """One look at the engine's own metrics. ``at``: monotonic seconds. None: the engine does not say."""
