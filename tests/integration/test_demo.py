@@ -34,17 +34,17 @@ def sandbox(*arguments: str, env: dict[str, str], cwd: Path) -> subprocess.Compl
 
 
 def test_the_demo_loses_nothing_and_ends_in_one_json_object(kafka: KafkaAccess, tmp_path: Path) -> None:
-    ran = sandbox("demo", "--seconds=10", "--rate=6", "--out=out", env=environment(kafka), cwd=tmp_path)
+    ran = sandbox("demo", "--seconds=10", "--rate=10", "--out=out", env=environment(kafka), cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout.splitlines()[-1])
-    assert figures["accepted"] == 96
-    assert figures["completed"] == 96
+    assert figures["accepted"] == 160
+    assert figures["completed"] == 160
     assert (figures["lost"], figures["duplicated"], figures["failed"]) == (0, 0, 0)
     assert figures["tiers"]["high"]["p95_seconds"] <= 3.0
-    assert figures["direct"]["sent"] == 96
+    assert figures["direct"]["sent"] == 160
     assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
     series = json.loads((tmp_path / "out" / "demo.json").read_text())["per_second"]
-    assert sum(series["arrivals"]) == sum(series["dispatches"]) == 96
+    assert sum(series["arrivals"]) == sum(series["dispatches"]) == 160
     assert max(series["dispatches"]) < max(series["arrivals"]), "the peak is not shaved"
     left = [topic for topic in kafka.admin().list_topics(timeout=10).topics if topic.startswith("forebay.demo-")]
     assert left == []
@@ -56,7 +56,7 @@ def test_a_demo_that_is_killed_leaves_nothing_running(kafka: KafkaAccess, tmp_pa
     ) as demo:
         try:
             assert demo.stderr is not None
-            assert any("576 requests" in line for line in demo.stderr)
+            assert any("960 requests" in line for line in demo.stderr)
             token = token_of_children(demo.pid)
             assert len(processes_of(token)) == 4  # two engines, two workers
         finally:

@@ -12,6 +12,7 @@ from rich.console import Console
 from forebay_sandbox.demo_ledger import DirectCall, DirectOutcome, Ledger, executed_more_than_once, series_of
 from forebay_sandbox.demo_picture import draw
 from forebay_sandbox.demo_report import Figures, Percentiles, as_json, broken_promises, figures_of
+from forebay_sandbox.demo_samples import Sample
 from forebay_sandbox.demo_traffic import Arrival
 from forebay_sandbox.demo_view import bars, plot, report_table
 from forebay_schemas.reasons import Status
@@ -131,11 +132,18 @@ def test_the_series_counts_dispatches_when_they_were_made() -> None:
         DirectCall(arrival=arrival(2, at=1.5), outcome=DirectOutcome.REFUSED, ended_seconds=1.6),
         DirectCall(arrival=arrival(3, at=1.6), outcome=DirectOutcome.TIMED_OUT, ended_seconds=9),
     ]
-    series = series_of(ledger.passages(), calls)
+    samples = [
+        Sample(at_seconds=at, limit_requests=limit, in_flight={Tier.HIGH: 1, Tier.LOW: 2}, engine_busy_share=0.5)
+        for at, limit in ((0.4, 8), (0.9, 9), (2.5, 10))
+    ]
+    series = series_of(ledger.passages(), calls, samples)
     assert series.arrivals == (3, 0, 0, 0)
     assert series.dispatches == (1, 0, 1, 0)
     assert series.backlog[Tier.HIGH] == (0, 0, 0, 0)
     assert series.backlog[Tier.LOW] == (2, 2, 0, 0)
+    assert series.limit == (9, 9, 10, 10)
+    assert series.in_flight == (3, 3, 3, 3)
+    assert series.engine_busy == (0.5, 0.5, 0.5, 0.5)
     assert series.direct_completed == (1, 0, 0, 0)
     assert series.direct_refused == (0, 1, 0, 0)
     assert series.direct_timed_out == (0, 1, 0, 0)
@@ -168,7 +176,7 @@ def test_bars_show_the_least_and_the_most() -> None:
 
 def test_report_plot_and_picture_can_be_made_of_a_run_without_outcomes(tmp_path: Path) -> None:
     ledger = ledger_of(arrival(1, at=0), replace(arrival(2, at=130.0), tier=Tier.LOW))
-    figures, series = figures_with(ledger, offered=2), series_of(ledger.passages(), [])
+    figures, series = figures_with(ledger, offered=2), series_of(ledger.passages(), [], [])
     console = Console(width=80, record=True, quiet=True)
     console.print(report_table(figures))
     console.print(plot(series, columns=70))
@@ -179,5 +187,5 @@ def test_report_plot_and_picture_can_be_made_of_a_run_without_outcomes(tmp_path:
 @pytest.mark.parametrize("columns", [20, 60, 200])
 def test_the_plot_fits_the_columns(columns: int) -> None:
     ledger = ledger_of(*(arrival(n, at=float(n)) for n in range(150)))
-    lines = plot(series_of(ledger.passages(), []), columns=columns).plain.splitlines()
+    lines = plot(series_of(ledger.passages(), [], []), columns=columns).plain.splitlines()
     assert max(len(line) for line in lines if "█" in line) <= columns + len("       │")

@@ -12,7 +12,7 @@ from forebay_sandbox.trace import load_trace
 from forebay_schemas.errors import UsageError
 from forebay_schemas.tiers import Tier
 
-PULSE = Pulse.of(total_seconds=60, valley_per_second=6)
+PULSE = Pulse.of(total_seconds=60, valley_per_second=10)
 
 
 def test_the_slice_is_in_order_and_starts_at_zero() -> None:
@@ -25,7 +25,7 @@ def test_the_slice_is_in_order_and_starts_at_zero() -> None:
 
 def test_the_pulse_brings_four_times_the_valley() -> None:
     arrivals = schedule(PULSE, load_trace())
-    assert len(arrivals) == 576
+    assert len(arrivals) == 960
     in_pulse = sum(PULSE.pulse_start_seconds <= one.at_seconds < PULSE.pulse_end_seconds for one in arrivals)
     pulse_rate = in_pulse / (PULSE.pulse_end_seconds - PULSE.pulse_start_seconds)
     valley_rate = (len(arrivals) - in_pulse) / (60 - 12)
@@ -41,16 +41,16 @@ def test_arrivals_come_in_order_within_the_time() -> None:
 
 def test_a_quarter_is_high_a_quarter_mid_and_half_low() -> None:
     tiers = Counter(one.tier for one in schedule(PULSE, load_trace()))
-    assert tiers == {Tier.HIGH: 144, Tier.MID: 144, Tier.LOW: 288}
+    assert tiers == {Tier.HIGH: 240, Tier.MID: 240, Tier.LOW: 480}
 
 
-def test_an_idle_engine_serves_the_median_request_in_about_a_second() -> None:
+def test_an_idle_engine_serves_the_median_request_in_a_quarter_of_a_second() -> None:
     def alone_seconds(prompt_tokens: int, output_tokens: int) -> float:
         return output_tokens * PHYSICS.step_seconds(decoding=1, prefill_tokens=0) + prompt_tokens * PHYSICS.c_seconds
 
     ordered = sorted(alone_seconds(one.prompt_tokens, one.output_tokens) for one in schedule(PULSE, load_trace()))
-    assert ordered[len(ordered) // 2] == pytest.approx(1.0, abs=0.1)
-    assert ordered[-1] < 1.4
+    assert ordered[len(ordered) // 2] == pytest.approx(0.25, abs=0.03)
+    assert ordered[-1] < 0.4
 
 
 def test_the_engine_sustains_the_mean_rate_but_not_the_pulse() -> None:
@@ -66,7 +66,7 @@ def test_the_engine_sustains_the_mean_rate_but_not_the_pulse() -> None:
     assert PULSE.rate_at(18) > 1.5 * sustained
 
 
-@pytest.mark.parametrize("expected", [0.0, 10.0, 72.0, 200.0, 360.0, 575.9])
+@pytest.mark.parametrize("expected", [0.0, 10.0, 120.0, 300.0, 600.0, 959.9])
 def test_when_is_the_inverse_of_what_is_expected(expected: float) -> None:
     assert PULSE.expected_by(PULSE.when(expected)) == pytest.approx(expected)
 
@@ -74,7 +74,7 @@ def test_when_is_the_inverse_of_what_is_expected(expected: float) -> None:
 def test_a_trace_that_is_too_short_starts_again() -> None:
     trace = load_trace()[:50]
     arrivals = schedule(PULSE, trace)
-    assert len(arrivals) == 576
+    assert len(arrivals) == 960
     assert arrivals[50].prompt_tokens == arrivals[0].prompt_tokens
     moments = [one.at_seconds for one in arrivals]
     assert moments == sorted(moments)

@@ -81,7 +81,7 @@ def run_demo(*, pulse: Pulse, out: Path) -> DemoResult:
                 record = asyncio.run(traffic.run())
             end_workers(stack)
             executed = executed_ids(launcher.engine_log(_ENGINE))
-    series = series_of(record.passages, record.direct)
+    series = series_of(record.passages, record.direct, record.samples)
     figures = figures_of(
         offered=len(arrivals),
         passages=record.passages,

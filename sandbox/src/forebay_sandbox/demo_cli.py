@@ -23,7 +23,7 @@ def add_demo_commands(app: typer.Typer) -> None:
 def _demo(
     *,
     seconds: Annotated[float, typer.Option(help="How long requests arrive, 5 to 600.")] = 60.0,
-    rate: Annotated[float, typer.Option(help="Requests per second; four times that in the pulse.")] = 6.0,
+    rate: Annotated[float, typer.Option(help="Requests per second; four times that in the pulse.")] = 10.0,
     out: Annotated[Path, typer.Option(help="Folder for demo.png, demo.json and the logs.")] = OUT_FOLDER,
 ) -> None:
     """Send a pulse of requests through Forebay and, beside it, straight at an engine; report what came of them.

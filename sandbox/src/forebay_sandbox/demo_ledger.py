@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from forebay_sandbox.demo_samples import NOTHING_YET, Sample
 from forebay_sandbox.demo_traffic import Arrival
 from forebay_schemas.reasons import Status
 from forebay_schemas.results import Result
@@ -124,6 +125,11 @@ class Series:
     arrivals: tuple[int, ...]
     dispatches: tuple[int, ...]
     backlog: dict[Tier, tuple[int, ...]]
+    limit: tuple[int, ...]
+    """Requests that all workers together allowed in flight, at the second's end."""
+    in_flight: tuple[int, ...]
+    engine_busy: tuple[float, ...]
+    """The share of the time, 0 to 1."""
     direct_completed: tuple[int, ...]
     """Requests by the second they were due in, as their direct call ended."""
     direct_refused: tuple[int, ...]
@@ -135,7 +141,7 @@ class Series:
         return len(self.arrivals)
 
 
-def series_of(passages: Sequence[Passage], direct: Sequence[DirectCall]) -> Series:
+def series_of(passages: Sequence[Passage], direct: Sequence[DirectCall], samples: Sequence[Sample]) -> Series:
     """The run second by second, until the last outcome."""
     moments = [passage.arrival.at_seconds for passage in passages]
     moments += [passage.ended_seconds for passage in passages if passage.ended_seconds is not None]
@@ -157,12 +163,16 @@ def series_of(passages: Sequence[Passage], direct: Sequence[DirectCall]) -> Seri
         outcome: _per_second([call.arrival.at_seconds for call in direct if call.outcome is outcome], seconds)
         for outcome in DirectOutcome
     }
+    sampled = [_at_the_end_of(second, samples) for second in range(seconds)]
     return Series(
         arrivals=_per_second([passage.arrival.at_seconds for passage in passages], seconds),
         dispatches=_per_second(
             [passage.dispatched_seconds for passage in passages if passage.dispatched_seconds is not None], seconds
         ),
         backlog=waiting,
+        limit=tuple(sample.limit_requests for sample in sampled),
+        in_flight=tuple(sample.in_flight_requests for sample in sampled),
+        engine_busy=tuple(sample.engine_busy_share for sample in sampled),
         direct_completed=due[DirectOutcome.COMPLETED],
         direct_refused=due[DirectOutcome.REFUSED],
         direct_timed_out=tuple(
@@ -170,6 +180,11 @@ def series_of(passages: Sequence[Passage], direct: Sequence[DirectCall]) -> Seri
             for timed_out, failed in zip(due[DirectOutcome.TIMED_OUT], due[DirectOutcome.FAILED], strict=True)
         ),
     )
+
+
+def _at_the_end_of(second: int, samples: Sequence[Sample]) -> Sample:
+    """The last sample by then."""
+    return next((sample for sample in reversed(samples) if sample.at_seconds <= second + 1), NOTHING_YET)
 
 
 def _per_second(moments: Iterable[float], seconds: int) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from confluent_kafka import KafkaError, Message, Producer
@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from forebay_sandbox.demo_direct import call_directly, direct_session
 from forebay_sandbox.demo_ledger import DirectCall, DirectOutcome, Ledger, Passage
 from forebay_sandbox.demo_results import ResultsReader
+from forebay_sandbox.demo_samples import NOTHING_YET, Sample, Sampler
 from forebay_sandbox.demo_traffic import Arrival, Pulse
 from forebay_sandbox.demo_view import Now, TierNow
 from forebay_sandbox.stack import MODEL, Stack
@@ -46,6 +47,7 @@ class TrafficRecord:
     """Of the accepted ones."""
     passages: list[Passage]
     direct: list[DirectCall]
+    samples: list[Sample]
     refused_by_broker: list[str]
     """The errors of those that the broker did not take."""
 
@@ -76,7 +78,7 @@ class Traffic:
         self._direct: list[DirectCall] = []
         self._refused: list[str] = []
         self._last_outcome_seconds = 0.0
-        self._in_flight = dict.fromkeys(TIERS, 0)
+        self._samples = [NOTHING_YET]
 
     async def run(self) -> TrafficRecord:
         """Returns when each request has ended, or nothing has ended for `STALLED_SECONDS_MAX`."""
@@ -94,7 +96,7 @@ class Traffic:
                 background = [
                     tasks.create_task(self._serve_callbacks(producer)),
                     tasks.create_task(self._keep_showing()),
-                    tasks.create_task(self._keep_asking_workers(session)),
+                    tasks.create_task(self._keep_sampling(session)),
                 ]
                 calls = await sending
                 await self._wait_for_outcomes(producer)
@@ -106,6 +108,7 @@ class Traffic:
             ids=self._ledger.ids(),
             passages=self._ledger.passages(),
             direct=self._direct,
+            samples=self._samples,
             refused_by_broker=self._refused,
         )
 
@@ -172,18 +175,11 @@ class Traffic:
             self._show(self._snapshot())
             await asyncio.sleep(_SHOW_SECONDS)
 
-    async def _keep_asking_workers(self, session: aiohttp.ClientSession) -> None:
+    async def _keep_sampling(self, session: aiohttp.ClientSession) -> None:
+        worker_urls = [worker.url for worker in self._stack.workers]
+        sampler = Sampler(session, worker_urls=worker_urls, engine_url=self._stack.engines[0].url, now=self._now)
         while True:
-            in_flight = dict.fromkeys(TIERS, 0)
-            for worker in self._stack.workers:
-                try:
-                    async with session.get(f"{worker.url}/status") as response:
-                        status = await response.json()
-                except (aiohttp.ClientError, TimeoutError):
-                    continue
-                for tier in TIERS:
-                    in_flight[tier] += _running_in(status, tier)
-            self._in_flight = in_flight
+            self._samples.append(await sampler.ask())
             await asyncio.sleep(_SHOW_SECONDS)
 
     def _snapshot(self) -> Now:
@@ -195,6 +191,8 @@ class Traffic:
             total_seconds=self._pulse.total_seconds,
             rate_per_second=self._pulse.rate_at(now),
             tiers={tier: self._tier_now(tier) for tier in TIERS},
+            limit_requests=self._samples[-1].limit_requests,
+            engine_busy_share=self._samples[-1].engine_busy_share,
             direct_completed=answered,
             direct_refused=len(outcomes) - answered,
         )
@@ -202,7 +200,7 @@ class Traffic:
     def _tier_now(self, tier: Tier) -> TierNow:
         ledger = self._ledger
         # The workers were asked up to half a second ago; what has ended since then is not in flight any more.
-        in_flight = min(self._in_flight[tier], ledger.open(tier))
+        in_flight = min(self._samples[-1].in_flight[tier], ledger.open(tier))
         ended = {status: ledger.ended(tier, status) for status in Status}
         return TierNow(
             arrived=ledger.accepted(tier),
@@ -212,8 +210,3 @@ class Traffic:
             expired=ended[Status.EXPIRED],
             failed=sum(ended.values()) - ended[Status.COMPLETED] - ended[Status.EXPIRED],
         )
-
-
-def _running_in(status: dict[str, Any], tier: Tier) -> int:
-    """How many requests of a tier a worker runs, by its /status."""
-    return int(status["tiers"][tier]["running"])

@@ -35,11 +35,11 @@ _STYLE: Any = {
 def draw(series: Series, figures: Figures, *, path: Path) -> None:
     """Write the picture to ``path``; its folder must be there."""
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(11, 8.5), dpi=130, facecolor="white")
-        flow, backlog, direct = figure.subplots(
-            3, 1, sharex=True, gridspec_kw={"height_ratios": [1.25, 1, 1], "hspace": 0.42}
+        figure = Figure(figsize=(11, 12), dpi=100, facecolor="white")
+        flow, backlog, pace, engine, direct = figure.subplots(
+            5, 1, sharex=True, gridspec_kw={"height_ratios": [1.2, 1, 0.9, 0.5, 1], "hspace": 0.45}
         )
-        figure.subplots_adjust(left=0.07, right=0.975, top=0.86, bottom=0.065)
+        figure.subplots_adjust(left=0.07, right=0.975, top=0.905, bottom=0.045)
         seconds = range(series.seconds)
         _title(figure, figures)
 
@@ -61,6 +61,18 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         )
         backlog.legend(loc="upper right", ncols=3)
 
+        pace.set_title("Limit that the workers found, and requests in flight", **heading)
+        pace.step(seconds, series.limit, where="post", color=_INK, lw=1.8, label="limit")
+        pace.fill_between(
+            seconds, series.in_flight, step="post", color=_DISPATCHES, alpha=0.45, lw=0, label="in flight"
+        )
+        pace.legend(loc="upper right", ncols=2)
+
+        engine.set_title("Engine busy (share of the time; there is no GPU here)", **heading)
+        engine.fill_between(seconds, series.engine_busy, step="post", color=_ARRIVALS, alpha=0.9, lw=0)
+        engine.set_ylim(0, 1)
+        engine.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+
         direct.set_title("The same requests straight at an identical engine, without Forebay", **heading)
         bottom = [0] * series.seconds
         for values, color, label in (
@@ -78,8 +90,9 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         for axes in (flow, direct):
             axes.set_ylim(0, top)
         backlog.set_ylim(bottom=0)
+        pace.set_ylim(0, 1.25 * max([*series.limit, *series.in_flight, 1]))  # room for the legend
         direct.set_xlim(0, series.seconds)
-        for axes in (flow, backlog, direct):
+        for axes in (flow, backlog, pace, engine, direct):
             axes.grid(axis="y", color="#e4e9ee", lw=0.8)
             axes.set_axisbelow(True)
         figure.savefig(path)
@@ -87,10 +100,10 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
 
 def _title(figure: Figure, figures: Figures) -> None:
     high = figures.tiers[Tier.HIGH].end_to_end
-    figure.text(0.07, 0.955, "Forebay holds the surge back and feeds the engine steadily", fontsize=17, weight="bold")
+    figure.text(0.07, 0.967, "Forebay holds the surge back and feeds the engine steadily", fontsize=17, weight="bold")
     ours = f"Through Forebay {figures.total('completed')} of {figures.total('accepted')} completed"
     if high is not None:
         ours += f", high tier P95 {high.p95:.1f} s"
     unserved = sum(figures.direct_total(name) for name in ("refused", "timed_out", "failed"))
     without = f"Without it {unserved} of {figures.direct_total('sent')} got no answer."
-    figure.text(0.07, 0.918, f"{ours}, {figures.total('lost')} lost.   {without}", fontsize=12, color=_MUTED)
+    figure.text(0.07, 0.941, f"{ours}, {figures.total('lost')} lost.   {without}", fontsize=12, color=_MUTED)

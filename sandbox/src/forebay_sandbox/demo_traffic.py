@@ -15,8 +15,8 @@ from forebay_schemas.tiers import DEFAULT_TTL_MS, Tier
 PULSE_FACTOR: Final = 4.0
 """The pulse's rate over the valley's."""
 
-# With these two an idle engine serves the median request in one second and prefill is a fifth of its work; the trace's
-# own lengths belong to GPUs that take ten times as long.
+# With these two an idle engine serves the median request in a quarter of a second and prefill is a seventh of its work;
+# the trace's own lengths belong to GPUs that take ten times as long.
 PROMPT_SCALE: Final = 0.2
 OUTPUT_SCALE: Final = 0.6
 OUTPUT_TOKENS_MAX: Final = 110

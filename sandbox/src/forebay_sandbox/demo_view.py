@@ -43,6 +43,9 @@ class Now:
     total_seconds: float
     rate_per_second: float
     tiers: dict[Tier, TierNow]
+    limit_requests: int
+    """Of all workers together."""
+    engine_busy_share: float
     direct_completed: int
     direct_refused: int
     """Refused, timed out or failed."""
@@ -54,7 +57,8 @@ def live_table(now: Now) -> Table:
     table = Table(
         title=f"Forebay demo  {min(now.at_seconds, now.total_seconds):.0f} of {now.total_seconds:.0f} s, {phase}",
         title_justify="left",
-        caption=f"the same requests straight at an engine: {now.direct_completed} answered, "
+        caption=f"the workers allow {now.limit_requests} in flight; engine busy {now.engine_busy_share:.0%}\n"
+        f"the same requests straight at an engine: {now.direct_completed} answered, "
         f"{now.direct_refused} refused or timed out",
         caption_justify="left",
     )
@@ -74,7 +78,10 @@ def live_line(now: Now) -> str:
         f"{tier} {one.arrived} arrived {one.waiting} backlog {one.in_flight} in flight {one.completed} completed"
         for tier, one in now.tiers.items()
     )
-    return f"{now.at_seconds:3.0f} s  {tiers}; direct {now.direct_completed} answered {now.direct_refused} refused"
+    pace = f"limit {now.limit_requests} engine busy {now.engine_busy_share:.0%}"
+    return (
+        f"{now.at_seconds:3.0f} s  {tiers}; {pace}; direct {now.direct_completed} answered {now.direct_refused} refused"
+    )
 
 
 def report_table(figures: Figures) -> Table:
@@ -138,23 +145,39 @@ def bars(values: Sequence[float], *, rows: int, top: float) -> list[str]:
 
 
 def plot(series: Series, *, columns: int) -> Text:
-    """Arrivals over dispatches on one scale, the backlog below, and last what the engine refused without Forebay."""
-    backlog = [sum(series.backlog[tier][second] for tier in TIERS) for second in range(series.seconds)]
+    """Arrivals over dispatches on one scale, below them the backlog by tier, limit and engine, and last what the engine
+    refused without Forebay."""
     unserved = [a + b for a, b in zip(series.direct_refused, series.direct_timed_out, strict=True)]
     per_column = -(-series.seconds // min(columns, COLUMNS_MAX))
-    arrivals, dispatches, waiting, refused = (
-        _averaged(values, per_column) for values in (series.arrivals, series.dispatches, backlog, unserved)
+    arrivals, dispatches, refused, limit, in_flight, busy = (
+        _averaged(values, per_column)
+        for values in (
+            series.arrivals,
+            series.dispatches,
+            unserved,
+            series.limit,
+            series.in_flight,
+            [100 * share for share in series.engine_busy],
+        )
     )
+    backlog = {tier: _averaged(series.backlog[tier], per_column) for tier in TIERS}
     top = max([*arrivals, *dispatches, *refused, 1])
     text = Text()
-    for title, values, rows, limit, style in (
+    allowed = max([*limit, *in_flight, 1])
+    for title, values, rows, full, style in (
         ("arrivals/s", arrivals, 8, top, "blue"),
         ("dispatches/s through Forebay: the peak is shaved", dispatches, 8, top, "green"),
-        ("backlog: requests waiting in Kafka and the workers", waiting, 5, max([*waiting, 1]), "yellow"),
+        *(
+            (f"backlog, {tier}: waiting in Kafka and the workers", backlog[tier], rows, max([*backlog[tier], 1]), style)
+            for (tier, style), rows in zip(_COLORS.items(), (1, 2, 4), strict=True)
+        ),
+        ("limit: requests that the workers allow in flight", limit, 4, allowed, "magenta"),
+        ("in flight", in_flight, 4, allowed, "green"),
+        ("engine busy, % of the time", busy, 3, 100, "white"),
         ("without Forebay: requests/s refused or timed out", refused, 4, top, "red"),
     ):
-        text.append(f"{limit:6.0f} ┤ {title}\n", style="bold")
-        for line in bars(values, rows=rows, top=limit):
+        text.append(f"{full:6.0f} ┤ {title}\n", style="bold")
+        for line in bars(values, rows=rows, top=full):
             text.append("       │")
             text.append(line + "\n", style=style)
     text.append("     0 └" + "".join("┬" if i % 10 == 0 else "─" for i in range(len(arrivals))) + "\n")
@@ -163,6 +186,6 @@ def plot(series: Series, *, columns: int) -> Text:
     return text
 
 
-def _averaged(values: Sequence[int], per_column: int) -> list[float]:
+def _averaged(values: Sequence[float], per_column: int) -> list[float]:
     groups = [values[start : start + per_column] for start in range(0, len(values), per_column)]
     return [sum(group) / len(group) for group in groups]
