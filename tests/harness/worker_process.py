@@ -79,10 +79,15 @@ class WorkerProcess:
         self.wait_listening()
         wait_until(f"a ready worker; its log is {self.log_path}", lambda: self.get("/readyz")[0] == 200)
 
+    @property
+    def url(self) -> str:
+        """Its ops port's, once it listens."""
+        assert self._url is not None
+        return self._url
+
     def get(self, path: str) -> tuple[int, str]:
         """Status and body of a page of the ops port."""
-        assert self._url is not None
-        status, body = call(self._url, "GET", path)
+        status, body = call(self.url, "GET", path)
         return status, body.decode()
 
     def status(self) -> dict[str, Any]:
@@ -91,6 +96,11 @@ class WorkerProcess:
         assert status == 200
         document: dict[str, Any] = json.loads(body)
         return document
+
+    def limited_by(self) -> str | None:
+        """The signal that limits dispatch now."""
+        limitation = self.status()["limited_by"]
+        return None if limitation is None else str(limitation["signal"])
 
     def waiting(self) -> dict[str, int]:
         """How many requests wait in each lane."""

@@ -67,7 +67,7 @@ def test_a_worker_that_cannot_deliver_results_stops_running_requests(
         own_kafka.brokers[0].pause()
         try:
             # Three seconds without a delivery are enough; all 200 would take ten.
-            wait_until("a worker that has stopped", lambda: worker.status()["limited_by"] == "results")
+            wait_until("a worker that has stopped", lambda: worker.limited_by() == "results")
             wait_until("an idle engine", lambda: engine.stats()["in_flight"] == 0)
             assert engine.stats()["received"] < 200
             assert worker.get("/readyz") == (503, "results are not delivered\n")

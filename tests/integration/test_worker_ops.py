@@ -39,7 +39,7 @@ def test_status_says_what_runs_and_what_waits(served: Served) -> None:
     assert status["worker"] == "worker-1"
     assert status["pool"] == served.pool.name
     assert status["state"] == "working"
-    assert status["limited_by"] == "limit"
+    assert status["limited_by"] == {"signal": "limit", "value": 4, "threshold": 4}
     assert status["limit_requests"] == 4
     assert status["in_flight_requests"] == 4
     assert status["breaker"]["state"] == "closed"

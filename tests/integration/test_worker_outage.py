@@ -35,7 +35,7 @@ def test_an_outage_of_the_backend_charges_no_request(pool: LivePool, new_worker:
         done_before = len(pool.ended())
         time.sleep(max(0.0, away_since + OUTAGE_SECONDS - time.monotonic()))
         assert len(pool.ended()) <= done_before + 8
-        assert worker.status()["limited_by"] in {"breaker", None}
+        assert worker.limited_by() in {"breaker", None}
         engine.faults()
         back_at = time.monotonic()
         results = pool.results(pool.accepted)

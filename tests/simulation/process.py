@@ -79,8 +79,25 @@ class _NoOps:
         """Nothing listens."""
 
 
+class _NoSignals:
+    async def start(self) -> None:
+        """There is nothing to look at."""
+
+    async def stop(self) -> None:
+        """Nothing was started."""
+
+    def latest_engine(self, now: float) -> None:
+        del now
+
+    def latest_gpu(self, now: float) -> None:
+        del now
+
+
 class SimulatedWorker(Worker):
-    """The worker without its HTTP server."""
+    """The worker without its HTTP server, and without a look at engines and GPUs."""
+
+    def _make_signals(self) -> Any:
+        return _NoSignals()
 
     def _make_ops(self) -> Any:
         return _NoOps()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,21 @@ import typer
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.log import configure_logging
 from forebay_worker.settings import load_worker_settings
+from forebay_worker.status_client import fetch_status
+from forebay_worker.status_text import status_text
 from forebay_worker.worker import Worker
+
+WATCH_SECONDS = 1.0
+CLEAR = "\x1b[H\x1b[2J"
+"""The terminal, from its upper left corner on."""
+
+
+class Output(StrEnum):
+    """How `status` prints: for people, or the document as it is, a line each time."""
+
+    TABLE = "table"
+    JSON = "json"
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,11 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Takes inference requests from Kafka at the pace the backend sustains.",
 )
-
-
-@app.callback()
-def _commands() -> None:
-    """Keeps `run` a command of its own although it is the only one."""
 
 
 @app.command()
@@ -65,6 +76,25 @@ def run(
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     asyncio.run(Worker(settings).run())
+
+
+@app.command()
+def status(
+    url: Annotated[str, typer.Option(help="The worker's operations port")] = "http://127.0.0.1:8081",
+    output: Annotated[Output, typer.Option(help="How to print")] = Output.TABLE,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C")] = False,
+) -> None:
+    """Shows what a running worker does and why: what limits it, the last limit changes, signals, tiers, estimates."""
+    while True:
+        body, document = fetch_status(url)
+        if watch and output is Output.TABLE and sys.stdout.isatty():
+            typer.echo(CLEAR, nl=False)
+        typer.echo(body.decode() if output is Output.JSON else status_text(document))
+        if not watch:
+            return
+        if output is Output.TABLE and not sys.stdout.isatty():
+            typer.echo()
+        time.sleep(WATCH_SECONDS)
 
 
 def main() -> None:

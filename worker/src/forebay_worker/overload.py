@@ -205,8 +205,8 @@ def plan_shedding(
     """Which requests of a tier to shed: those that would end too late behind what is kept before them.
 
     ``waiting``: the tier's requests, in the order in which they would start. ``ahead_seconds``: until the first of
-    them would, for what waits in higher tiers. ``turn_seconds``: by how much a request delays those behind it (its work by the pace that
-    ``estimated_waits`` goes by). ``service_seconds``: from its start to its end.
+    them would, for what waits in higher tiers. ``turn_seconds``: by how much a request delays those behind it (its
+    work by the pace that ``estimated_waits`` goes by). ``service_seconds``: from its start to its end.
     """
     shed = []
     for work in waiting:

@@ -47,10 +47,13 @@ from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.pacing.gate import Limitation
 from forebay_worker.ports import KafkaConsumer, OnCommit
 from forebay_worker.prediction import Predictor
 from forebay_worker.settings import WorkerSettings
+from forebay_worker.signals.poller import SignalPoller
+from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.signals.sources import make_signals
+from forebay_worker.status import limitation, pacing_status, running_status, shown, tiers_status
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
@@ -83,6 +86,7 @@ class Worker:
         self._clock = BrokerClock(SystemClock())
         self._stats = Stats()
         self._overload = OverloadLadder()
+        self._signals = self._make_signals()
         self._intakes: dict[str, Intake] = {}
         self._threads: list[threading.Thread] = []
         self._close_threads = threading.Event()
@@ -116,7 +120,7 @@ class Worker:
             predictor=Predictor() if self._settings.asks_for_tokens else None,
             lanes=make_lanes(self._settings),
             overload=self._overload,
-            read_signals=lambda _now: (None, None),
+            read_signals=self._read_signals,
             reporter=self._reporter,
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
@@ -127,6 +131,7 @@ class Worker:
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
         self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
+        await self._signals.start()
         try:
             await self._learn_broker_time()
             self._start_threads(loop)
@@ -136,6 +141,7 @@ class Worker:
         finally:
             faulthandler.cancel_dump_traceback_later()
             self._close_threads.set()
+            await self._signals.stop()
             await self._backend.close()
             await ops.stop()
         if self._executor.runner_count:
@@ -309,6 +315,12 @@ class Worker:
         end = self._clock.monotonic() + seconds
         await self._turn_until(lambda: done() or self._clock.monotonic() >= end)
 
+    def _make_signals(self) -> SignalPoller:
+        return make_signals(self._settings, self._clock)
+
+    def _read_signals(self, now: float) -> tuple[EngineReading | None, GpuReading | None]:
+        return self._signals.latest_engine(now), self._signals.latest_gpu(now)
+
     def _make_ops(self) -> OpsServer:
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -341,15 +353,27 @@ class Worker:
         return problems
 
     def _gauges(self) -> Gauges:
+        now, gate, shedder = self._clock.monotonic(), self._dispatcher.gate, self._dispatcher.shedder
+        engine, gpu = self._read_signals(now)
         return Gauges(
-            limit_requests=self._dispatcher.gate.limit_requests,
+            limit_requests=gate.limit_requests,
+            limit_changes=gate.changes_total,
             in_flight=len(self._dispatcher.running),
+            token_seconds=gate.model.token_seconds,
+            token_target_seconds=gate.policy.token_seconds_target,
+            knee_requests=gate.knee_requests,
+            prefill_backlog_seconds=gate.prefill_seconds(now),
+            signals=self._signals.sources(now),
+            engine=engine,
+            gpu=gpu,
             breaker_open=self._dispatcher.breaker.probe_at is not None,
             breaker_opened=self._dispatcher.breaker.opened_count,
             undelivered=self._reporter.undelivered_records,
             clock_skew_ms=self._clock.skew_ms,
             overload_level=self._overload.level,
             overload_steps=self._overload.steps_total,
+            estimated_waits=shedder.waits(),
+            lane_work_seconds=shedder.work_seconds(),
             handed_over_running=self._hand_overs.running_count,
             lane_records={tier: len(self._dispatcher.lanes[tier]) for tier in TIERS},
             lane_bytes={tier: self._dispatcher.lanes[tier].size_bytes for tier in TIERS},
@@ -369,31 +393,24 @@ class Worker:
     def _status(self) -> dict[str, Any]:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         dispatcher = self._dispatcher
-        running = sorted(dispatcher.running.values(), key=lambda work: work.started)
         return {
             "worker": self._settings.worker_id,
             "pool": self._pool.name,
             "state": "draining" if self._drain.is_set() else "working",
-            "limited_by": _shown(dispatcher.limited_by(now)),
+            "limited_by": shown(limitation(dispatcher, now)),
             "limit_requests": dispatcher.gate.limit_requests,
-            "in_flight_requests": len(running),
+            "in_flight_requests": len(dispatcher.running),
+            "pacing": pacing_status(dispatcher.gate, policy=self._settings.pacing_policy, now=now),
+            "signals": self._signals.sources(now),
             "breaker": {
                 "state": dispatcher.breaker.state,
                 "opened": dispatcher.breaker.opened_count,
                 "error": dispatcher.backend_trouble,
             },
+            "overload": self._overload.status(),
             "undelivered_records": self._reporter.undelivered_records,
             "clock": self._clock.status(),
-            "overload": self._overload.status(),
-            "tiers": {
-                tier: {
-                    "waiting": len(dispatcher.lanes[tier]),
-                    "waiting_bytes": dispatcher.lanes[tier].size_bytes,
-                    "lookahead_records": dispatcher.lookahead.credits[tier].capacity_records,
-                    "running": sum(work.tier is tier for work in running),
-                }
-                for tier in TIERS
-            },
+            "tiers": tiers_status(dispatcher, stats=self._stats, now=now, now_ms=now_ms),
             "intakes": {
                 name: {
                     "assigned": intake.assigned,
@@ -404,17 +421,5 @@ class Worker:
                 for name, intake in self._intakes.items()
             },
             "handed_over_running": self._hand_overs.running_count,
-            "running": [
-                {
-                    "request_id": work.request_id,
-                    "tier": work.tier,
-                    "running_seconds": round(now - work.started, 3),
-                    "deadline_in_seconds": (work.deadline_ms - now_ms) / 1000,
-                }
-                for work in running[:100]
-            ],
+            "running": running_status(dispatcher, now=now, now_ms=now_ms),
         }
-
-
-def _shown(limitation: Limitation | None) -> dict[str, Any] | None:
-    return None if limitation is None else limitation._asdict()

@@ -1,0 +1,159 @@
+"""A worker's /status for people: the document as aligned lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+CHANGES_SHOWN = 20
+_NONE = "-"
+
+
+def status_text(document: Mapping[str, Any]) -> str:
+    """Sections with a heading each, in the order in which on-call asks: what stops it, why, for whom."""
+    return "\n\n".join(
+        section
+        for section in (
+            _overview(document),
+            _tiers(document["tiers"]),
+            _estimates(document["tiers"]),
+            _signals(document["signals"]),
+            _model(document["pacing"]["model"]),
+            _changes(document["pacing"]),
+            _overload(document["overload"]),
+            _troubles(document["intakes"]),
+        )
+        if section
+    )
+
+
+def _overview(document: Mapping[str, Any]) -> str:
+    pacing, breaker, clock = document["pacing"], document["breaker"], document["clock"]
+    target = pacing["target"]
+    aim = _NONE
+    if target is not None:
+        stretch = f" (stretched {target['stretch']:g} times)" if target.get("stretch", 1) > 1 else ""
+        aim = f"{target['signal']} {target['value']:g}{stretch}"
+    broken = "" if breaker["error"] is None else f": {breaker['error']}"
+    skew = clock.get("skew_ms")
+    rows = [
+        ("worker", f"{document['worker']}, pool {document['pool']}, {document['state']}"),
+        ("limited by", _limitation(document["limited_by"])),
+        ("in flight", f"{document['in_flight_requests']} of {document['limit_requests']}"),
+        ("policy", f"{pacing['policy']}, target {aim}"),
+        ("breaker", f"{breaker['state']}, opened {breaker['opened']} times{broken}"),
+        ("undelivered", str(document["undelivered_records"])),
+        ("clock skew", _NONE if skew is None else f"{skew / 1000:.3f} s"),
+    ]
+    return _aligned(rows)
+
+
+def _tiers(tiers: Mapping[str, Mapping[str, Any]]) -> str:
+    head = ("tier", "waiting", "oldest", "work", "wait", "running", "missed", "doomed", "shed", "limited by")
+    rows = [
+        (
+            tier,
+            str(of["waiting"]),
+            _seconds(of["oldest_seconds"]),
+            _seconds(of["work_seconds"]),
+            _seconds(of["estimated_wait_seconds"]),
+            str(of["running"]),
+            str(of["deadline_missed"]),
+            str(of["doomed"]),
+            str(of["shed"]),
+            _limitation(of["limited_by"]),
+        )
+        for tier, of in tiers.items()
+    ]
+    return _aligned([head, *rows])
+
+
+def _estimates(tiers: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            f"{tier} {what.replace('_', ' ')}",
+            f"{of['actual_over_predicted']:.2f} of the prediction",
+            f"9 of 10 within {of['error_p90']:g}",
+            f"last {of['answers']} answers",
+        )
+        for tier, all_of in tiers.items()
+        for what, of in all_of["estimates"].items()
+        if of is not None
+    ]
+    return _titled("estimates against what came true", rows)
+
+
+def _signals(signals: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = []
+    for name, of in signals.items():
+        values = ", ".join(f"{field} {value:g}" for field, value in of["values"].items() if value is not None)
+        said = "; ".join(part for part in (values, of["error"]) if part)
+        rows.append((name, of["state"], of["source"] or _NONE, _seconds(of["age_seconds"]), said or _NONE))
+    return _titled("signals", rows)
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    rows = [
+        ("a step", f"{_milli(model['step_seconds'])} + {_milli(model['sequence_seconds'])} a sequence"),
+        ("a prompt token", _milli(model["prompt_token_seconds"])),
+        ("an output token, lately", _milli(model["token_seconds"])),
+        ("knee", f"{model['knee_requests']:g} requests"),
+        ("prefill backlog", _seconds(model["prefill_backlog_seconds"])),
+        ("KV cache", _NONE if model["kv_tokens"] is None else f"{model['kv_tokens']} tokens"),
+    ]
+    return _titled(f"the backend, learnt from {model['learns_from'].replace('_', ' ')}", rows)
+
+
+def _changes(pacing: Mapping[str, Any]) -> str:
+    rows = [
+        (_clock_time(change["at_ms"]), f"{change['before']} -> {change['after']}", change["cause"])
+        for change in pacing["changes"][-CHANGES_SHOWN:]
+    ]
+    return _titled(f"limit changes, the last of {pacing['changes_total']}", rows)
+
+
+def _overload(overload: Mapping[str, Any]) -> str:
+    rows = [
+        (_clock_time(step["at_ms"]), f"{step['before']} -> {step['after']}", step["cause"])
+        for step in overload["steps"]
+    ]
+    sheds = f", sheds late {' and '.join(overload['sheds'])} requests" if overload["sheds"] else ""
+    return "\n".join([f"overload: {overload['level']}{sheds}", *_indented(rows)])
+
+
+def _troubles(intakes: Mapping[str, Mapping[str, Any]]) -> str:
+    return _titled("troubles", [(trouble,) for of in intakes.values() for trouble in of["troubles"]])
+
+
+def _limitation(found: Mapping[str, Any] | None) -> str:
+    return _NONE if found is None else f"{found['signal']} ({found['value']:g}, threshold {found['threshold']:g})"
+
+
+def _seconds(seconds: float | None) -> str:
+    return _NONE if seconds is None else f"{seconds:.2f} s"
+
+
+def _milli(seconds: float | None) -> str:
+    return _NONE if seconds is None else f"{seconds * 1000:.4g} ms"
+
+
+def _clock_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S")
+
+
+def _titled(title: str, rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join([title, *_indented(rows)]) if rows else ""
+
+
+def _indented(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    return (f"  {line}" for line in _aligned(rows).splitlines())
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell but for the last."""
+    if not rows:
+        return ""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
