@@ -86,8 +86,8 @@ class Shedder:
         if not self._by_tokens:
             turn_seconds = self._turn_seconds()
             return lambda _: turn_seconds
-        cost_seconds = self._gate.full_cost_seconds
-        return lambda work: cost_seconds(work.prompt_tokens, work.output_tokens)
+        prompt, output = self._gate.full_cost_seconds(1, 0), self._gate.full_cost_seconds(0, 1)
+        return lambda work: prompt * work.prompt_tokens + output * work.output_tokens
 
     def _service_of(self, now: float) -> Callable[[Work], float]:
         """With luck, as for what is doomed: what may still be in time is not shed."""
