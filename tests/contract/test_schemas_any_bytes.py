@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import msgspec
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forebay_schemas.envelope import JsonCodec, Request, payload_hints
@@ -48,6 +48,7 @@ def read(value: bytes | None) -> Request | EnvelopeError:
         return error
 
 
+@settings(deadline=None)
 @given(anything)
 @example(b"[" * 100_000)
 @example(b'{"a":' * 100_000)
@@ -68,6 +69,7 @@ def test_any_bytes_are_a_request_or_an_envelope_error(value: bytes) -> None:
     payload_hints(found)
 
 
+@settings(deadline=None)
 @given(st.integers(0, len(VALID)), st.binary(max_size=3))
 def test_a_record_cut_or_broken_behind_its_id_keeps_it(at: int, junk: bytes) -> None:
     found = read(VALID[:at] + b"\x01" + junk)
@@ -77,6 +79,7 @@ def test_a_record_cut_or_broken_behind_its_id_keeps_it(at: int, junk: bytes) -> 
     assert found.request_id in (None, "r-1")
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES) | texts, values))
 def test_what_can_be_encoded_can_be_decoded(fields: dict[str, Any]) -> None:
     fields = {"request_id": "r", "biz_type": "b", "payload": {}} | fields
@@ -95,6 +98,7 @@ def read_result(value: bytes | None) -> Result | ResultError:
         return error
 
 
+@settings(deadline=None)
 @given(anything | st.none())
 @example(b"[" * 100_000)
 @example(b'{"request_id":"r","status":"completed","reason":"x","finished_at":1,"body":1e999}')
@@ -104,6 +108,7 @@ def test_any_bytes_are_a_result_or_a_result_error(value: bytes | None) -> None:
     assert isinstance(found, Result) or str(found).startswith("not a result: ")
 
 
+@settings(deadline=None)
 @given(header_lists, st.integers(1, 9))
 def test_any_headers_are_a_history_and_hops_change_nothing_but_our_own(headers: list[Header], attempt: int) -> None:
     history = read_history(headers)

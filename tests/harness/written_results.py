@@ -25,7 +25,7 @@ def write_records(pool: ProducerPool, *records: tuple[bytes, bytes | None]) -> N
     """Returns when the broker has these keys and values on the results topic."""
     kafka = pool.kafka
     config = {**kafka.connection.properties, "bootstrap.servers": kafka.bootstrap_servers}
-    producer = Producer({**config, "acks": "all", "enable.idempotence": True, "partitioner": "murmur2_random"})
+    producer = Producer({**config, "acks": "all", "partitioner": "murmur2_random"})
     errors: list[str] = []
     for key, value in records:
         while True:

@@ -128,7 +128,14 @@ def test_flag_beats_environment_beats_file(producer_pool: ProducerPool, tmp_path
 def test_an_unreachable_broker_exits_3_in_ten_seconds_with_one_line() -> None:
     server = f"127.0.0.1:{free_port()}"
     forebay = ForebayCommand(bootstrap_servers=server, pool="p")
-    commands = (("topics", "create"), ("topics", "describe"), ("submit", "-"), ("results",), ("backlog",))
+    commands = (
+        ("topics", "create"),
+        ("topics", "describe"),
+        ("submit", "-"),
+        ("results",),
+        ("backlog",),
+        ("dead-letters", "list"),
+    )
     started = time.monotonic()
     with ExitStack() as stack:
         for process in [stack.enter_context(forebay.running(*arguments)) for arguments in commands]:

@@ -17,7 +17,8 @@ from harness.live_pool import envelope
 
 if TYPE_CHECKING:
     from forebay_sandbox.engine_process import EngineProcess
-    from harness.live_pool import LivePool, NewPool
+    from forebay_sandbox.kafka_access import KafkaAccess
+    from harness.live_pool import LivePool
     from harness.workers import NewWorker
 
 
@@ -144,11 +145,8 @@ def test_an_id_that_is_not_there_makes_it_partly_done(pool: LivePool) -> None:
     assert command_of(pool).run("dead-letters", "show", "away").code == 1
 
 
-def test_no_broker_and_no_topic_are_told_apart(new_pool: NewPool) -> None:
-    pool = new_pool()
-    gone = ForebayCommand(bootstrap_servers="127.0.0.1:1", pool=pool.name).run("dead-letters", "list")
-    assert gone.code == 3
-    missing = ForebayCommand(bootstrap_servers=pool.kafka.bootstrap_servers, pool="no-such").run("dead-letters", "list")
+def test_a_pool_without_topics_is_told_how_to_make_them(kafka: KafkaAccess) -> None:
+    missing = ForebayCommand(bootstrap_servers=kafka.bootstrap_servers, pool="no-such").run("dead-letters", "list")
     assert missing.code == 1
     assert "forebay topics create" in missing.err
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from forebay_schemas.tiers import Tier
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope
+from harness.signals import frozen
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -45,26 +46,26 @@ def test_a_request_that_expires_in_its_lane_is_reported_in_time_and_not_run(
     pool: LivePool, new_worker: NewWorker, engine: EngineProcess
 ) -> None:
     new_worker(pool, backend_url=engine.url, limit_max=1)
-    engine.faults({"kind": "hang", "match": "blocks"})
-    pool.submit(Tier.HIGH, envelope("blocks", ttl_ms=2_000))
+    pool.submit(Tier.HIGH, envelope("blocks", payload=chat(output_tokens=100)))
     wait_until("the first request at work", lambda: engine.stats()["in_flight"] == 1)
-    pool.submit(Tier.LOW, envelope("impatient", ttl_ms=300))
-    pool.submit(Tier.LOW, envelope("patient"))
-    impatient, patient = pool.result("impatient"), pool.result("patient")
-    assert (impatient.status, impatient.reason) == ("expired", "deadline_passed_waiting")
-    assert pool.result("blocks").finished_at > impatient.finished_at, "reported only when a slot came free"
-    assert patient.status == "completed"
+    with frozen(engine.process):
+        pool.submit(Tier.LOW, envelope("impatient", ttl_ms=300))
+        pool.submit(Tier.LOW, envelope("patient"))
+        impatient = pool.result("impatient")
+        assert (impatient.status, impatient.reason) == ("expired", "deadline_passed_waiting")
+        assert pool.ended() == {"impatient"}, "reported only when a slot came free"
+    assert {pool.result(request_id).status for request_id in ("blocks", "patient")} == {"completed"}
     assert engine.stats()["received"] == 2
 
 
 def test_a_request_whose_deadline_passes_while_it_runs_is_given_up_and_frees_the_engine(served: Served) -> None:
     started = time.monotonic()
-    served.pool.submit(Tier.MID, envelope("too-long", ttl_ms=700, payload=chat(output_tokens=3_000)))
+    served.pool.submit(Tier.MID, envelope("too-long", ttl_ms=2_000, payload=chat(output_tokens=3_000)))
     wait_until("the request at work", lambda: served.engine.stats()["running"] == 1)
     result = served.pool.result("too-long")
     assert (result.status, result.reason) == ("expired", "deadline_passed_running")
     assert result.service_seconds is not None
-    assert result.service_seconds < 3
+    assert result.service_seconds < 10
     wait_until("a free engine", lambda: served.engine.stats()["running"] == 0)
     assert time.monotonic() - started < 20  # its 3,000 tokens take 30 s
     [execution] = [one for one in read_executions(served.engine_log) if one.request_id == "too-long"]

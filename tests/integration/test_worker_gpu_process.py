@@ -92,13 +92,14 @@ async def until(what: str, look: Callable[[], object]) -> None:
 
 def nvml_processes(parent_pid: int) -> list[int]:
     """The NVML processes that this process started and that still run."""
-    tasks = Path(f"/proc/{parent_pid}/task")
-    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    # Threads come and go while one looks.
+    threads = [task.name for task in Path(f"/proc/{parent_pid}/task").iterdir()]
+    children = [int(child) for thread in threads for child in proc(parent_pid, f"task/{thread}/children").split()]
     return [child for child in children if b"forebay_worker.signals.nvml" in proc(child, "cmdline")]
 
 
 def proc(pid: int, what: str) -> bytes:
-    """Nothing once the process has ended, even if nobody has waited for it."""
+    """Nothing once the process, or its thread, has ended, even if nobody has waited for it."""
     try:
         return Path(f"/proc/{pid}/{what}").read_bytes()
     except OSError:

@@ -69,7 +69,7 @@ def test_a_handler_that_misbehaves_fails_its_request_and_nothing_else(handled: H
 
 def test_a_handler_is_cancelled_at_the_deadline(handled: Handled) -> None:
     payload: dict[str, Any] = {"do": "sleep", "seconds": 60}
-    handled.pool.submit(Tier.HIGH, envelope("sleeps", ttl_ms=500, payload=payload))
+    handled.pool.submit(Tier.HIGH, envelope("sleeps", ttl_ms=1_500, payload=payload))
     assert handled.pool.result("sleeps").reason == "deadline_passed_running"
 
 

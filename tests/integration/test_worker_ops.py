@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from forebay_schemas.tiers import TIERS, Tier
 from harness.gate import HANDLER
 from harness.live_pool import chat, envelope
 from harness.protocols import PROTOCOLS, protocol_properties
+from harness.signals import frozen
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -32,10 +34,11 @@ def test_a_worker_without_work_is_alive_and_ready(served: Served) -> None:
 
 
 def test_status_says_what_runs_and_what_waits(served: Served) -> None:
-    served.engine.faults({"kind": "hang", "match": "status-"})
-    served.pool.submit(Tier.MID, *(envelope(f"status-{number}", ttl_ms=1_500) for number in range(6)))
-    wait_until("a full worker", lambda: served.worker.waiting()[Tier.MID] == 2)
-    status = served.worker.status()
+    ids = [f"status-{number}" for number in range(6)]
+    with frozen(served.engine.process):
+        served.pool.submit(Tier.MID, *map(envelope, ids))
+        wait_until("a full worker", lambda: served.worker.waiting()[Tier.MID] == 2)
+        status = served.worker.status()
     assert status["worker"] == "worker-1"
     assert status["pool"] == served.pool.name
     assert status["state"] == "working"
@@ -52,12 +55,12 @@ def test_status_says_what_runs_and_what_waits(served: Served) -> None:
     assert of_mid["unfinished_records"] >= 6
     assert of_mid["troubles"] == []
     assert set(status["intakes"]["retry"]["assigned"]) == set(served.pool.topics.retries)
-    assert {one["request_id"] for one in status["running"]} <= {f"status-{number}" for number in range(6)}
+    assert {one["request_id"] for one in status["running"]} <= set(ids)
     assert all(one["tier"] == "mid" for one in status["running"])
-    assert all(0 <= one["running_seconds"] < 5 for one in status["running"])
-    assert all(one["deadline_in_seconds"] < 1.5 for one in status["running"])
-    assert "messages" not in served.worker.get("/status")[1], "payloads are nobody's business"
-    served.pool.results(f"status-{number}" for number in range(6))
+    assert all(0 <= one["running_seconds"] < 60 for one in status["running"])
+    assert all(0 < one["deadline_in_seconds"] < 60 for one in status["running"])
+    assert "messages" not in json.dumps(status), "payloads are nobody's business"
+    served.pool.results(ids)
 
 
 def test_metrics_can_be_parsed_and_count_what_happened(served: Served) -> None:
@@ -82,7 +85,7 @@ def test_metrics_can_be_parsed_and_count_what_happened(served: Served) -> None:
 def test_a_worker_is_ready_only_when_its_groups_have_assigned(
     new_kafka: NewKafka, new_pool: NewPool, new_worker: NewWorker, engine: EngineProcess
 ) -> None:
-    slow_to_assign = ClusterSpec(properties={"group.initial.rebalance.delay.ms": "2000"})
+    slow_to_assign = ClusterSpec(properties={"group.initial.rebalance.delay.ms": "4000"})
     pool = new_pool(new_kafka(slow_to_assign))
     worker = new_worker(pool, wait=False, backend_url=engine.url)
     worker.wait_listening()

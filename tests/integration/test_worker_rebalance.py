@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +12,16 @@ from forebay_sandbox.engine_process import running_engine
 from forebay_schemas.tiers import TIERS
 from harness.commits import CommitWatch
 from harness.live_pool import chat, envelope
+from harness.waiting import wait_until
 
 if TYPE_CHECKING:
     from harness.live_pool import NewPool
+    from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker
+
+
+def has_served(worker: WorkerProcess) -> bool:
+    return worker.metric("forebay_outcomes_total", status="completed") > 0
 
 
 def test_workers_joining_and_leaving_under_traffic_lose_nothing(
@@ -39,7 +45,7 @@ def test_workers_joining_and_leaving_under_traffic_lose_nothing(
             here = new_worker(pool, **settings)
             for _ in range(3):
                 other = new_worker(pool, **settings)
-                time.sleep(0.5)  # traffic for both
+                wait_until("traffic for both", partial(has_served, other))
                 here.terminate()
                 here = other
         finally:

@@ -158,8 +158,10 @@ def _finished_notice_ignored() -> list[Patch]:
 def _dead_letter_left_out() -> list[Patch]:
     real = Reporter._end
 
-    def end(self: Reporter, work: Any, reason: Any, error: str, service_seconds: Any, *, dead: bool) -> None:
-        real(self, work, reason, error, service_seconds, dead=dead and work.request is None)
+    def end(
+        self: Reporter, work: Any, reason: Any, error: str, service_seconds: Any, *, dead: bool, **more: Any
+    ) -> None:
+        real(self, work, reason, error, service_seconds, dead=dead and work.request is None, **more)
 
     return [(Reporter, "_end", end)]
 

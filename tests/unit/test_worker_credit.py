@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_worker.credit import Credit
@@ -92,6 +92,7 @@ def test_waiting_ends_by_itself() -> None:
     assert time.monotonic() - began >= 0.01
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 500), st.booleans()), max_size=30))
 def test_never_more_is_under_way_than_the_capacity_and_one_record(steps: list[tuple[int, int, bool]]) -> None:
     """The lane holds what has arrived and not left; dispatch allows what would fill it."""

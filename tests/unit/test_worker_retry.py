@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS
@@ -60,6 +60,7 @@ def test_what_follows_a_failed_execution(
     )
 
 
+@settings(deadline=None)
 @given(
     attempt=st.integers(1, 200),
     attempts_max=st.integers(1, 100),

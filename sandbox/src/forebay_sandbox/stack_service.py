@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ _DEFAULT_POOL: Final = "default"
 _STATE: Final = "run.json"
 _LOCK: Final = "up.lock"
 _LOCK_SECONDS_MAX: Final = 180.0
+_SETTLE_SECONDS_MAX: Final = 20.0
+"""For parts that all run: a worker is not ready for a moment whenever its groups share partitions out anew."""
+_LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,10 +158,13 @@ def _trouble(run: _Run, status: StackStatus | None, kafka: KafkaAccess, *, pool:
         return f"the stack ran at {status.bootstrap_servers} with pool {status.pool}"
     urls = {"engine": f"{status.engine_url}/health"}
     urls |= {f"worker-{number}": f"{url}/readyz" for number, url in enumerate(status.worker_urls, 1)}
-    gone = [name for name, url in urls.items() if not _answers(url)]
-    if gone:
-        return f"the stack was incomplete ({', '.join(gone)} gone or not ready)"
-    return None if len(processes_of(run.token)) == len(urls) else "the stack was incomplete"
+    whole = len(processes_of(run.token)) == len(urls)
+    deadline = time.monotonic() + (_SETTLE_SECONDS_MAX if whole else 0.0)
+    while gone := [name for name, url in urls.items() if not _answers(url)]:
+        if time.monotonic() >= deadline:
+            return f"the stack was incomplete ({', '.join(gone)} gone or not ready)"
+        time.sleep(_LOOK_SECONDS)
+    return None if whole else "the stack was incomplete"
 
 
 def _answers(url: str) -> bool:
