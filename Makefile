@@ -21,8 +21,9 @@ up: bootstrap ## start the demo's stack (Kafka, engine, two workers) and leave i
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
-test: bootstrap ## all tests: unit, contract, integration on a real broker
-	@$(BIN)/pytest tests
+# Two at a time, each with a broker of its own: the tests wait more than they compute.
+test: bootstrap ## all tests: unit, contract, integration on real brokers, a short chaos, a thousand simulated histories
+	@$(BIN)/pytest tests -n 2 --dist worksteal
 
 test-unit: bootstrap ## only the tests that need no broker (seconds)
 	@$(BIN)/pytest tests/unit tests/contract
