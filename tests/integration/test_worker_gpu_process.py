@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.clock import SystemClock
 from forebay_worker.signals.gpu_check import device_names
-from forebay_worker.signals.gpu_process import GpuProcess
+from forebay_worker.signals.gpu_process import Driver, GpuProcess
 from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.signals.readings import GpuReading
 from harness.nvml_stub import DRIVER_NOT_LOADED, GPU_IS_LOST, NOT_SUPPORTED, NvmlStub, gpu_state
@@ -195,6 +195,44 @@ def test_a_machine_without_the_library_is_named(tmp_path: Path, monkeypatch: pyt
         async with following() as follower:
             await until("an error", lambda: follower.errors)
             assert follower.errors[0] == "NVML: NVML Shared Library Not Found"
+
+    asyncio.run(look())
+
+
+def test_where_no_driver_is_expected_one_look_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("no library", encoding="utf-8")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    clock = SystemClock()
+
+    async def look() -> None:
+        process = GpuProcess(devices=(), clock=clock, driver=Driver.PERHAPS)
+        poller = SignalPoller(engine=None, gpu=process, clock=clock)
+        await poller.start()
+        try:
+            await until("the end of it", lambda: poller.sources(clock.monotonic())["gpu"]["error"])
+            found = poller.sources(clock.monotonic())["gpu"]
+            assert (found["state"], found["error"]) == ("off", "no NVIDIA driver was found")
+            await asyncio.sleep(1.5)  # a second start would be due by now
+            assert nvml_processes(os.getpid()) == []
+        finally:
+            await poller.stop()
+
+    with capture_logs() as lines:
+        asyncio.run(look())
+    assert [(line["log_level"], line["event"]) for line in lines] == [("info", "signal is not here")]
+
+
+def test_a_driver_that_is_there_is_read_though_none_was_expected(stub: NvmlStub) -> None:
+    stub.answer({"gpus": 1, **gpu_state(0, utilisation=30)})
+
+    async def look() -> None:
+        clock = SystemClock()
+        poller = SignalPoller(engine=None, gpu=GpuProcess(devices=(), clock=clock, driver=Driver.PERHAPS), clock=clock)
+        await poller.start()
+        try:
+            await until("a reading", lambda: poller.latest_gpu(clock.monotonic()))
+        finally:
+            await poller.stop()
 
     asyncio.run(look())
 

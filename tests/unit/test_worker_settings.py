@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import UsageError
 from forebay_worker.settings import WorkerSettings, default_worker_id, load_worker_settings
+from forebay_worker.signals.sources import make_signals
 
 
 def load(**flags: Any) -> WorkerSettings:
@@ -99,6 +101,39 @@ def test_a_value_out_of_range_is_refused_by_the_flags_name(name: str, value: obj
         load(handler="a:b", **{name: value})
     assert raised.value.field == "--" + name.replace("_", "-")
     assert raised.value.fix.startswith("it takes: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "said"),
+    [
+        ({"metrics_url": "engine:9000"}, "FOREBAY_METRICS_URL", "no http URL"),
+        ({"metrics_url": "http://engine:x"}, "FOREBAY_METRICS_URL", "no URL"),
+        ({"gpu": "prometheus"}, "FOREBAY_GPU_PROMETHEUS_URL", "is missing"),
+        ({"gpu": "prometheus", "gpu_prometheus_url": "prom"}, "FOREBAY_GPU_PROMETHEUS_URL", "no http URL"),
+        ({"gpu_devices": "0,first"}, "FOREBAY_GPU_DEVICES", "'first' is no GPU's index or UUID"),
+    ],
+)
+def test_sources_of_signals_that_cannot_be_are_refused_at_the_start(
+    given: dict[str, str], field: str, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        load(backend_url="http://engine", **given)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "engine", "gpu"),
+    [
+        ({"backend_url": "http://engine:8000/base/"}, "http://engine:8000/base/metrics", "nvml"),
+        ({"backend_url": "http://engine", "metrics_url": "http://other:9/m"}, "http://other:9/m", "nvml"),
+        ({"handler": "a:b"}, None, "nvml"),
+        ({"handler": "a:b", "metrics_url": "http://other:9/m", "gpu": "none"}, "http://other:9/m", None),
+        ({"handler": "a:b", "gpu": "prometheus", "gpu_prometheus_url": "http://prom"}, None, "prometheus"),
+    ],
+)
+def test_signals_come_from_where_the_settings_say(given: dict[str, str], engine: str | None, gpu: str | None) -> None:
+    sources = make_signals(load(**given), SystemClock()).sources(SystemClock().monotonic())
+    assert (sources["engine"]["source"], sources["gpu"]["source"]) == (engine, gpu)
 
 
 def test_a_key_is_never_shown() -> None:

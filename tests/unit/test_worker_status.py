@@ -1,0 +1,260 @@
+"""/status: what limits each tier now, and the document as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from forebay_schemas.reasons import Reason
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.dispatch import Dispatcher
+from forebay_worker.lanes import Lanes
+from forebay_worker.metrics import Stats
+from forebay_worker.outcome import Reporter
+from forebay_worker.overload import OverloadLadder
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.slo_aimd import SloAimd
+from forebay_worker.prediction import Predictor
+from forebay_worker.status import (
+    RUNNING_SHOWN,
+    limitation,
+    limitation_of,
+    pacing_status,
+    running_status,
+    shown,
+    tiers_status,
+)
+from forebay_worker.status_text import status_text
+from forebay_worker.tier_shares import TierShares
+from forebay_worker.work import Answer, Failure
+from simulated.ports import ManualClock, MemoryProducer
+from simulated.works import POOL, make_assignment, make_work
+
+TARGET_SECONDS = 0.05
+LIMIT = 20
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+
+
+class Desk:
+    """A dispatcher with a limit of 20, of which four are for high alone while high is about."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stats = Stats()
+        self.reporter = Reporter(
+            producer=MemoryProducer(), pool=POOL, worker_id="w", clock=self.clock, stats=self.stats
+        )
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            gate=Gate(
+                policy=SloAimd(
+                    limit_min=LIMIT, limit_start=LIMIT, limit_max=LIMIT, token_seconds_target=TARGET_SECONDS
+                ),
+                prefill_seconds_max=1_000.0,
+            ),
+            predictor=Predictor(),
+            lanes=Lanes(shares=TierShares(minimum={Tier.MID: 0.0, Tier.LOW: 0.0}, reserve=0.2)),
+            overload=OverloadLadder(),
+            read_signals=lambda _: (None, None),
+            reporter=self.reporter,
+            stats=self.stats,
+            buffer_bytes_max=300_000_000,
+            retries_max=0,
+        )
+        self._offset = 0
+
+    def accept(self, tier: Tier, count: int) -> None:
+        assignment = make_assignment(tier)
+        for _ in range(count):
+            self._offset += 1
+            self.dispatcher.accept([make_work(assignment, offset=self._offset, ttl_ms=3_600_000)])
+
+    def start(self) -> None:
+        while self.dispatcher.take() is not None:
+            pass
+
+    def answer_all(self, *, after_seconds: float, output_tokens: int = 100) -> None:
+        self.clock.advance(after_seconds)
+        for work in list(self.dispatcher.running.values()):
+            self.dispatcher.answered(work, Answer(body={}, prompt_tokens=10, output_tokens=output_tokens))
+        self.reporter.poll()
+
+    def limits(self) -> dict[Tier, str | None]:
+        found = {tier: limitation_of(self.dispatcher, tier, self.clock.monotonic()) for tier in TIERS}
+        return {tier: None if each is None else each.signal for tier, each in found.items()}
+
+    def limitation(self) -> Limitation | None:
+        return limitation(self.dispatcher, self.clock.monotonic())
+
+    def tiers(self) -> dict[Tier, dict[str, Any]]:
+        now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
+        return tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms)
+
+    def document(self) -> dict[str, Any]:
+        """As the worker makes it, read back as a client does."""
+        now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
+        found = self.limitation()
+        document = {
+            "worker": "w-1",
+            "pool": "test",
+            "state": "working",
+            "limited_by": shown(found),
+            "limit_requests": LIMIT,
+            "in_flight_requests": len(self.dispatcher.running),
+            "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
+            "signals": {
+                "engine": {
+                    "state": "stale",
+                    "source": "http://engine/metrics",
+                    "age_seconds": 7.5,
+                    "error": "HTTP 503",
+                    "values": {"running_requests": 3.0, "kv_used_share": None},
+                },
+                "gpu": {"state": "off", "source": None, "age_seconds": None, "error": None, "values": {}},
+            },
+            "breaker": {"state": "open", "opened": 2, "error": "connection refused"},
+            "overload": self.dispatcher.shedder.ladder.status(),
+            "undelivered_records": 0,
+            "clock": {"skew_ms": 1500},
+            "tiers": tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms),
+            "intakes": {"high": {"troubles": ["high: no broker"]}, "mid": {"troubles": []}},
+            "running": running_status(self.dispatcher, now=now, now_ms=now_ms),
+        }
+        read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
+        return read
+
+
+def test_nothing_limits_where_nothing_waits() -> None:
+    desk = Desk()
+    assert desk.limitation() is None
+    assert desk.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
+
+
+def test_the_limit_holds_up_whatever_waits() -> None:
+    desk = Desk()
+    desk.accept(Tier.HIGH, 25)
+    desk.accept(Tier.LOW, 1)
+    desk.start()
+    assert desk.limitation() == Limitation("limit", LIMIT, LIMIT)
+    assert desk.limits() == {Tier.HIGH: "limit", Tier.MID: None, Tier.LOW: "limit"}
+
+
+def test_lower_tiers_are_held_up_by_higher_ones_and_by_the_reserve() -> None:
+    desk = Desk()
+    desk.accept(Tier.HIGH, 1)
+    desk.accept(Tier.MID, 30)
+    desk.accept(Tier.LOW, 5)
+    desk.start()
+    assert len(desk.dispatcher.running) == 16
+    assert desk.limits() == {Tier.HIGH: None, Tier.MID: "reserve", Tier.LOW: "higher_tiers"}
+    assert desk.limitation() == Limitation("reserve", 16, 16)
+    assert limitation_of(desk.dispatcher, Tier.LOW, desk.clock.monotonic()) == Limitation("higher_tiers", 15, 0)
+
+
+def test_lower_tiers_are_held_up_while_tokens_of_high_ones_come_too_late() -> None:
+    desk = Desk()
+    desk.accept(Tier.HIGH, 16)
+    desk.start()
+    desk.answer_all(after_seconds=20.0)
+    desk.accept(Tier.HIGH, 1)
+    desk.accept(Tier.MID, 1)
+    desk.start()
+    found = limitation_of(desk.dispatcher, Tier.MID, desk.clock.monotonic())
+    assert found is not None
+    assert (found.signal, found.threshold) == ("only_high", TARGET_SECONDS)
+    assert found.value > TARGET_SECONDS
+    assert desk.limitation() == found
+
+
+def test_a_broken_backend_holds_up_every_tier() -> None:
+    desk = Desk()
+    desk.accept(Tier.HIGH, 4)
+    desk.start()
+    for work in list(desk.dispatcher.running.values()):
+        desk.dispatcher.failed(work, REFUSED)
+    desk.accept(Tier.LOW, 1)
+    assert desk.limits() == {Tier.HIGH: "breaker", Tier.MID: None, Tier.LOW: "breaker"}
+
+
+def test_tiers_say_what_waits_how_long_and_what_was_dropped() -> None:
+    desk = Desk()
+    for _ in range(2):
+        desk.accept(Tier.HIGH, LIMIT)
+        desk.start()
+        desk.answer_all(after_seconds=2.0)
+    desk.accept(Tier.MID, 40)
+    desk.start()
+    desk.clock.advance(3.0)
+    desk.stats.outcomes[Tier.MID, Reason.SHED_OVERLOAD] = 3
+    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_UNREACHABLE] = 2
+    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_RUNNING] = 1
+    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_WAITING] = 4
+    tiers = desk.tiers()
+    mid = tiers[Tier.MID]
+    assert (mid["waiting"], mid["running"]) == (24, 16)
+    assert mid["oldest_seconds"] == pytest.approx(7.0)
+    assert mid["estimated_wait_seconds"] == mid["work_seconds"] > 0
+    assert tiers[Tier.HIGH]["estimated_wait_seconds"] == 0
+    assert tiers[Tier.LOW]["estimated_wait_seconds"] == mid["estimated_wait_seconds"]
+    assert (mid["shed"], mid["doomed"], mid["deadline_missed"]) == (3, 2, 5)
+    assert tiers[Tier.HIGH]["oldest_seconds"] is None
+    high = tiers[Tier.HIGH]["estimates"]
+    assert high["output_tokens"]["answers"] == 2 * LIMIT
+    assert high["service_seconds"]["answers"] == LIMIT, "the first ones were started before anything was known"
+
+
+def test_waits_are_unknown_before_anything_was_answered() -> None:
+    desk = Desk()
+    desk.accept(Tier.MID, 5)
+    assert desk.tiers()[Tier.MID]["estimated_wait_seconds"] is None
+
+
+def test_the_longest_running_are_shown() -> None:
+    desk = Desk()
+    desk.accept(Tier.HIGH, 2)
+    desk.start()
+    desk.clock.advance(2.0)
+    desk.accept(Tier.HIGH, 1)
+    desk.start()
+    rows = running_status(desk.dispatcher, now=desk.clock.monotonic(), now_ms=desk.clock.wall_ms())
+    assert [row["running_seconds"] for row in rows] == [2.0, 2.0, 0.0]
+    assert len(rows) <= RUNNING_SHOWN
+
+
+def lines_of(document: Mapping[str, Any]) -> list[str]:
+    return status_text(document).splitlines()
+
+
+def test_the_document_for_people_says_what_limits_and_why() -> None:
+    desk = Desk()
+    for _ in range(2):
+        desk.accept(Tier.HIGH, LIMIT)
+        desk.start()
+        desk.answer_all(after_seconds=2.0)
+    desk.accept(Tier.HIGH, 25)
+    desk.start()
+    document = desk.document()
+    document["pacing"]["changes"] = [{"at_ms": 1_760_000_000_000, "before": 32, "after": 22, "cause": "because"}]
+    text = status_text(document)
+    lines = lines_of(document)
+    assert "limited by   limit (20, threshold 20)" in lines
+    assert "in flight    20 of 20" in lines
+    assert "breaker      open, opened 2 times: connection refused" in lines
+    assert "clock skew   1.500 s" in lines
+    assert any(line.split()[:2] == ["high", "5"] and line.endswith("limit (20, threshold 20)") for line in lines)
+    assert any(line.split()[:2] == ["low", "0"] and line.endswith("-") for line in lines)
+    assert "  engine  stale  http://engine/metrics  7.50 s  running_requests 3; HTTP 503" in lines
+    assert "the backend, learnt from answers" in lines
+    assert "32 -> 22  because" in text
+    assert "overload: normal" in lines
+    assert "  high: no broker" in lines
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_worker_of_which_nothing_is_known_yet_can_be_shown() -> None:
+    text = status_text(Desk().document())
+    assert "limited by   -" in text
+    assert "estimates" not in text
