@@ -98,8 +98,13 @@ def worker_program(
 
 
 @contextmanager
-def paced_worker(kafka: KafkaAccess, *, pool: str, backend_url: str, number: int, logs: Path) -> Iterator[str]:
-    """A Forebay worker with all its defaults before a backend; gives the URL of its operations port."""
+def paced_worker(
+    kafka: KafkaAccess, *, pool: str, backend_url: str, metrics_url: str | None, number: int, logs: Path
+) -> Iterator[str]:
+    """A Forebay worker with all its defaults before a backend; gives the URL of its operations port.
+
+    ``metrics_url``: where it looks for the engine's metrics; None: where it does by default.
+    """
     port = free_port()
     settings = {
         "FOREBAY_POOL": pool,
@@ -107,6 +112,8 @@ def paced_worker(kafka: KafkaAccess, *, pool: str, backend_url: str, number: int
         "FOREBAY_WORKER_ID": f"worker-{number}",
         "FOREBAY_OPS_PORT": str(port),
     }
+    if metrics_url is not None:
+        settings["FOREBAY_METRICS_URL"] = metrics_url
     command = [str(Path(sys.executable).with_name("forebay-worker")), "run"]
     with _running(f"worker {number}", command, _environment(kafka, settings), logs) as program:
         _wait_ready(program, f"http://127.0.0.1:{port}/readyz")

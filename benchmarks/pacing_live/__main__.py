@@ -44,6 +44,7 @@ FAULT_AT_SECONDS, FAULT_ENDS_SECONDS, FAULT_RUN_SECONDS = 60.0, 120.0, 180.0
 RESTART_SECONDS = 5.0
 RESTART_RUN_SECONDS = 120.0
 SLOW_FACTOR = 1 / 0.7
+NO_METRICS_URL = "http://127.0.0.1:9/metrics"
 OUTPUT = ROOT / "build" / "bench-pacing-live.json"
 
 Say = Callable[[str], None]
@@ -77,9 +78,10 @@ class _Engine:
 class _Stage:
     """Where the scenarios are played: a cluster, and for each a pool, an engine and workers of its own."""
 
-    def __init__(self, *, cluster: Cluster, workers: int, logs: Path, say: Say) -> None:
+    def __init__(self, *, cluster: Cluster, workers: int, metrics_url: str | None, logs: Path, say: Say) -> None:
         self._cluster = cluster
         self._workers = workers
+        self._metrics_url = metrics_url
         self._logs = logs
         self._say = say
         self._tag = secrets.token_hex(4)
@@ -144,7 +146,12 @@ class _Stage:
             urls = [
                 stack.enter_context(
                     paced_worker(
-                        self._cluster.kafka, pool=pool.name, backend_url=engine.url, number=number, logs=self._logs
+                        self._cluster.kafka,
+                        pool=pool.name,
+                        backend_url=engine.url,
+                        metrics_url=self._metrics_url,
+                        number=number,
+                        logs=self._logs,
                     )
                 )
                 for number in range(self._workers)
@@ -167,6 +174,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=SCENARIOS, action="append", help=f"just these; usually {', '.join(USUAL)}")
     parser.add_argument("--workers", type=int, choices=range(1, 9), default=1, help="before the one engine")
     parser.add_argument("--seconds", type=float, help="of a trace (100); of the pulse and the valley before it (60)")
+    parser.add_argument("--blind", action="store_true", help="the workers do not find the engine's metrics")
     parser.add_argument("--logs", type=Path, help="where the workers' logs are kept")
     return parser.parse_args(arguments)
 
@@ -193,7 +201,13 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
             logs = given.logs or Path(temporary)
             logs.mkdir(parents=True, exist_ok=True)
             cluster = Cluster(kafka)
-            stage = _Stage(cluster=cluster, workers=given.workers, logs=logs, say=say)
+            stage = _Stage(
+                cluster=cluster,
+                workers=given.workers,
+                metrics_url=NO_METRICS_URL if given.blind else None,
+                logs=logs,
+                say=say,
+            )
             try:
                 for name in given.only or USUAL:
                     found[name] = stage.play(name, seconds=given.seconds)
