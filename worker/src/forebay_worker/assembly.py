@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from forebay_schemas.tiers import Tier
 from forebay_worker.lanes import Lanes
 from forebay_worker.pacing.fixed import FixedLimit
@@ -39,7 +37,7 @@ def make_policy(settings: WorkerSettings) -> PacingPolicy:
 
 def make_gate(settings: WorkerSettings) -> Gate:
     """The gate; with a fixed limit that limit alone counts."""
-    prefill_seconds_max = math.inf if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
+    prefill_seconds_max = None if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
     return Gate(policy=make_policy(settings), prefill_seconds_max=prefill_seconds_max)
 
 

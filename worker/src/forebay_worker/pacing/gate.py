@@ -17,18 +17,33 @@ from forebay_worker.work import Work
 CHANGES_KEPT = 20
 MIX_ALPHA = 0.1
 """What requests are like now is learnt of the last ten or twenty."""
+
 KV_SHARE_MAX = 0.9
+"""Beyond, the longest answers overflow the cache and the engine preempts; `slo_aimd` cuts hard from .95 on."""
+
 KV_SHARE_TELLING = 0.1
 """Of an emptier cache one cannot tell how large it is."""
 
 KV_ALPHA = 0.1
+"""Estimates of what is in the cache are off by half, either way; ten seconds make a mean."""
+
 IN_FLIGHT_ALPHA = 0.05
+"""Over twenty answers, so that requests that wait together are put in order by the same costs."""
+
 LUCK = 0.9
 """Tried on the workloads of the pacing benchmark: .8 wastes more on what comes late, 1.0 drops more that would not."""
 
 PREFILL_GAIN = 0.5
+"""An answer corrects half of what the estimate is off by: when its prompt was taken in is an estimate too."""
+
 TELLING_DECODE_SECONDS = 0.5
 """An answer that took longer to put out says little of when its prompt was taken in."""
+
+OTHERS_ALPHA = 0.3
+"""Three readings make a mean: what other workers have in flight changes from one to the next."""
+
+OTHERS_BUSY_MIN = 1.0
+"""With so many of others on the engine, on the average, it is not idle when this worker is."""
 
 
 class Limitation(NamedTuple):
@@ -62,22 +77,33 @@ class Gate:
     """Asked before each start, told of each start and end. Times are monotonic seconds.
 
     ``prefill_seconds_max``: how much prefill may wait in the backend; what waits there can no longer be put in order.
+    None: only the number of requests counts, no tokens.
+
+    Several workers may use one engine. Its own metrics tell what the others have in flight; then this worker's part of
+    the knee is what the others leave, or its share of all that is in flight, whichever is more: so the workers share it
+    by their demand. Without such metrics each takes the engine for its own, and the time per token alone holds it back.
     """
 
-    def __init__(self, *, policy: PacingPolicy, prefill_seconds_max: float) -> None:
+    def __init__(self, *, policy: PacingPolicy, prefill_seconds_max: float | None) -> None:
         self.policy = policy
         self.model = ServiceModel()
         self.changes: deque[LimitChange] = deque(maxlen=CHANGES_KEPT)
         self.changes_total = 0
         self.kv_tokens: float | None = None
-        """How many tokens the backend's KV cache seems to hold; None while its metrics do not tell."""
+        """How many tokens the backend's KV cache seems to hold; None until its metrics told."""
+        self.others_requests = 0.0
+        """Requests of other workers that the engine has, on the average of the last readings; 0 when it does not say.
+        Only what is above all that this worker lately had in flight counts, so it is rather too small."""
         self._prefill_seconds_max = prefill_seconds_max
-        self._tokens_in_flight = 0
+        self.tokens_in_flight = 0
+        """Predicted, prompts and outputs together."""
         self._output_in_flight = 0
         self._prompt_tokens_started = 0
         self._prefill_tokens = 0.0
         self._prefill_at = 0.0
         self._in_flight = 0
+        self._in_flight_most = self._in_flight_most_before = 0
+        self._busy_since = 0.0
         self._in_flight_mean = 1.0
         self._prompt_tokens_mean, self._output_tokens_mean = 1000.0, 100.0
         self._in_flight_seconds = 0.0
@@ -96,7 +122,7 @@ class Gate:
 
     def prefill_tokens(self, now: float) -> float:
         """Prompt tokens that wait for their prefill in the backend, as far as the fitted pace and the answers tell."""
-        pace = self.model.prefill_token_seconds(self._in_flight)
+        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
         taken_in = (now - self._prefill_at) / pace if pace else self._prefill_tokens
         self._prefill_tokens = max(0.0, self._prefill_tokens - taken_in)
         self._prefill_at = now
@@ -107,14 +133,17 @@ class Gate:
         limit = self.policy.limit_requests
         if in_flight >= limit:
             return Limitation("limit", in_flight, limit)
-        if not in_flight:
+        if not in_flight or self._prefill_seconds_max is None:
             return None
-        waiting_seconds = self.prefill_tokens(now) * self.model.prefill_token_seconds(in_flight)
+        pace = self.model.prefill_token_seconds(in_flight + self.others_requests)
+        waiting_seconds = self.prefill_tokens(now) * pace
         if waiting_seconds >= self._prefill_seconds_max:
             return Limitation("prefill_seconds", round(waiting_seconds, 3), self._prefill_seconds_max)
-        kv_tokens = self.kv_tokens
-        if kv_tokens is not None and self._tokens_in_flight >= KV_SHARE_MAX * kv_tokens:
-            return Limitation("kv_tokens", self._tokens_in_flight, round(KV_SHARE_MAX * kv_tokens))
+        if self.kv_tokens is not None:
+            # Tokens of others are like ours, for all that one knows.
+            tokens, tokens_max = self.tokens_in_flight / self._own_part(in_flight), KV_SHARE_MAX * self.kv_tokens
+            if tokens >= tokens_max:
+                return Limitation("kv_tokens", round(tokens), round(tokens_max))
         return None
 
     def service_seconds(self, work: Work, now: float) -> float:
@@ -122,14 +151,16 @@ class Gate:
         return self.model.seconds(
             prompt_tokens=work.prompt_tokens + self.prefill_tokens(now),
             output_tokens=work.output_tokens,
-            in_flight=self._in_flight,
+            in_flight=self._in_flight + self.others_requests,
         )
 
     def service_seconds_min(self, work: Work, now: float) -> float:
         """What it would take with luck: a request that misses its deadline even so is not worth trying."""
         prompt_tokens = work.prompt_tokens + self.prefill_tokens(now)
         return LUCK * self.model.seconds(
-            prompt_tokens=prompt_tokens, output_tokens=work.output_tokens_min, in_flight=self._in_flight
+            prompt_tokens=prompt_tokens,
+            output_tokens=work.output_tokens_min,
+            in_flight=self._in_flight + self.others_requests,
         )
 
     def pace(self, now: float) -> Pace:
@@ -137,7 +168,7 @@ class Gate:
         token_seconds = self.model.token_seconds
         if token_seconds is None:
             return Pace(0.0, 0.0, 0.0)
-        prompt_token_seconds = self.model.prefill_token_seconds(self._in_flight)
+        prompt_token_seconds = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
         return Pace(prompt_token_seconds * self.prefill_tokens(now), prompt_token_seconds, token_seconds)
 
     def pace_min(self, now: float) -> Pace:
@@ -152,12 +183,13 @@ class Gate:
 
     def prefill_seconds(self, now: float) -> float:
         """How long the prompts that wait in the backend still take it."""
-        return self.prefill_tokens(now) * self.model.prefill_token_seconds(self._in_flight)
+        return self.prefill_tokens(now) * self.model.prefill_token_seconds(self._in_flight + self.others_requests)
 
     @property
     def knee_requests(self) -> float:
-        """See `ServiceModel.knee_requests`; for requests as they are lately."""
-        return self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
+        """This worker's part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
+        knee = self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
+        return max(knee - self.others_requests, knee * self._own_part(self._in_flight))
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
@@ -171,7 +203,7 @@ class Gate:
         self._prefill_tokens += work.prompt_tokens
         self._prompt_tokens_started += work.prompt_tokens
         work.prefilled_with = self._prompt_tokens_started
-        self._tokens_in_flight += work.prompt_tokens + work.output_tokens
+        self.tokens_in_flight += work.prompt_tokens + work.output_tokens
         self._output_in_flight += work.output_tokens
         self._count(now, 1)
         work.in_flight_seconds = self._in_flight_seconds
@@ -187,7 +219,7 @@ class Gate:
         succeeded: bool,
     ) -> None:
         """A request ended; ``in_flight`` counts it. Token counts are the backend's, None where it gave none."""
-        self._tokens_in_flight -= work.prompt_tokens + work.output_tokens
+        self.tokens_in_flight -= work.prompt_tokens + work.output_tokens
         self._output_in_flight -= work.output_tokens
         self._in_flight_mean += IN_FLIGHT_ALPHA * (in_flight - self._in_flight_mean)
         self._count(now, -1)
@@ -236,11 +268,12 @@ class Gate:
         elif (
             last is not None
             and engine.at > last.at
-            and engine.running_requests
-            and last.running_requests
             and last.prompt_tokens_total is not None
             and last.output_tokens_total is not None
         ):
+            if not (engine.running_requests and last.running_requests and self._was_busy(last.at)):
+                self.model.unmetered()
+                return
             prompt_tokens = engine.prompt_tokens_total - last.prompt_tokens_total
             output_tokens = engine.output_tokens_total - last.output_tokens_total
             if prompt_tokens >= 0 and output_tokens >= 0:  # else it was started anew
@@ -251,10 +284,40 @@ class Gate:
                     in_flight=(engine.running_requests + last.running_requests) / 2,
                 )
 
+    def _was_busy(self, since: float) -> bool:
+        return (self._in_flight > 0 and self._busy_since <= since) or self.others_requests >= OTHERS_BUSY_MIN
+
+    def _look_for_others(self, engine: EngineReading | None) -> None:
+        last = self._last_reading
+        if engine is None or engine.running_requests is None:
+            self.others_requests = 0.0
+        elif last is None or engine.at > last.at:
+            # A reading may be so old that it saw what this worker had in flight a second or two ago.
+            own = max(self._in_flight_most, self._in_flight_most_before)
+            seen = max(0.0, engine.running_requests + (engine.waiting_requests or 0.0) - own)
+            self.others_requests += OTHERS_ALPHA * (seen - self.others_requests)
+        self._in_flight_most_before, self._in_flight_most = self._in_flight_most, self._in_flight
+
+    def _own_part(self, in_flight: int) -> float:
+        """Of the requests that the engine has, 0 to 1."""
+        return in_flight / (in_flight + self.others_requests) if in_flight else 0.0
+
+    def _learn_kv(self, engine: EngineReading | None, in_flight: int) -> None:
+        if engine is None or engine.kv_used_share is None or engine.kv_used_share < KV_SHARE_TELLING:
+            return
+        # Those that are being answered have put out half of their tokens, on the average.
+        own = self.tokens_in_flight - self._output_in_flight / 2
+        if own > 0 and in_flight:
+            seen = own / self._own_part(in_flight) / engine.kv_used_share
+            self.kv_tokens = seen if self.kv_tokens is None else self.kv_tokens + KV_ALPHA * (seen - self.kv_tokens)
+
     def _count(self, now: float, change: int) -> None:
         self._in_flight_seconds += self._in_flight * (now - self._in_flight_at)
         self._in_flight_at = now
+        if not self._in_flight:
+            self._busy_since = now
         self._in_flight += change
+        self._in_flight_most = max(self._in_flight_most, self._in_flight)
 
     def refused(self, now: float, now_ms: int) -> None:
         """The backend refused a request as too much for it."""
@@ -273,10 +336,8 @@ class Gate:
         gpu: GpuReading | None,
     ) -> None:
         """Lets the policy decide; once a second."""
-        if engine is not None and engine.kv_used_share is not None and engine.kv_used_share >= KV_SHARE_TELLING:
-            # Those that are being answered have put out half of their tokens, on the average.
-            seen = (self._tokens_in_flight - self._output_in_flight / 2) / engine.kv_used_share
-            self.kv_tokens = seen if self.kv_tokens is None else self.kv_tokens + KV_ALPHA * (seen - self.kv_tokens)
+        self._look_for_others(engine)
+        self._learn_kv(engine, in_flight)
         self._meter(engine)
         before = self.limit_requests
         cause = self.policy.step(

@@ -7,38 +7,68 @@ from forebay_worker.pacing.policy import Ended, Signals
 
 HARD_CUT = 0.7
 SOFT_CUT = 0.8
+"""At most a fifth at once: a token that took long may have waited for one long prompt."""
+
 CUT_PAUSE_SECONDS = 2.0
+"""What a cut does shows only when some of what runs has ended."""
+
 GROW_PAUSE_SECONDS = 3.0
+"""The backend still has what it had before the cut: it would refuse again."""
+
 OVER_TARGET = 1.1
 NEAR_TARGET = 0.9
 """Between the two nothing changes, so that the limit comes to rest."""
 
 OVER_KNEE = 1.05
+"""The knee is known to a few per cent; a limit within them is at the knee, and is not moved to and fro for it."""
+
 FELT_ALPHA = 0.2
+"""Five seconds make a mean: bursts of prompts, which pass in one or two, do not cut."""
+
 USED_SHARE = 0.8
 GROWTH_SHARE = 0.05
+"""A limit that is not used says nothing; one that is used doubles in a quarter of a minute."""
+
 REGAIN_SHARE = 0.25
-"""Growth up to a limit that was good before the backend went wrong."""
+"""Growth up to a limit that was good before the backend went wrong: known ground, so in a few steps."""
 
 HARD_FLOOR_SHARE = 0.3
 """Refusals that go on at a third of the limit they began at are not the limit's doing: a quota's, or a fault's."""
 
 EPISODE_SECONDS = 10.0
+"""Signals further apart have different causes: the limit before the first is then no longer what to go back to."""
+
 KV_FULL = 0.95
 KV_TIGHT = 0.85
+"""At the first the engine is about to preempt, which costs a second prefill. What runs still grows into the rest."""
+
 GPU_IDLE = 0.6
 GPU_MEMORY_FULL = 0.98
 STRETCH_MAX = 2.5
+"""At the knee a fifth of a step is fixed cost, in steps 2.5 times as long 8 %: beyond, there is hardly more to gain."""
+
 STRETCH_GROWTH = 1.1
+"""Ten steps to the most, five back: the target is given back faster than it is taken."""
+
 STRETCH_CALM_SECONDS = 15.0
 """How long nothing may have been dropped before the target is stretched: in a steady overload drops come in spurts."""
 
 
 class SloAimd:
-    """Holds the time per output token at a target.
+    """Holds the time per output token at a target, within ``limit_min`` and ``limit_max`` requests in flight.
 
-    While requests wait and none had to be dropped for its deadline, the target is stretched, up to 2.5 times: a larger
-    batch does more work in all, and nobody is the worse for it.
+    - *Hard cut*: a refusal, a preemption, a KV cache nearly full, or, of an engine without metrics, the GPU's memory
+      filled to the brim: down by three tenths, once in two seconds, and no growth for three.
+    - *Floor*: refusals in a row take no more than down to three tenths of the limit that they began at.
+    - *Regain*: up to seven tenths of that limit it then grows by a quarter a second; that far it was good.
+    - *Soft cut*: tokens take a tenth too long: down in proportion, by a fifth at most, once in two seconds, and never
+      below the *knee* (see `ServiceModel.knee_requests`): fewer in flight would waste the backend on its fixed costs,
+      and what waits would be late for that. Near the target, and at the knee, the limit rests.
+    - *Growth*: by a twentieth a second while the limit is used, and twice that while requests wait for an idle GPU.
+      Below the knee it grows even while tokens take too long.
+    - *Stretch*: while requests wait and none had to be dropped for its deadline, the target is stretched, up to 2.5
+      times: a larger batch does more work in all, and nobody is the worse for it.
+    - *Idle*: a limit below ``limit_start`` goes back to it.
     """
 
     __slots__ = (
@@ -59,6 +89,11 @@ class SloAimd:
     )
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int, token_seconds_target: float) -> None:
+        """``token_seconds_target``: seconds, above 0. Raises ``ValueError`` unless 1 <= limit_min <= limit_max."""
+        if not 1 <= limit_min <= limit_max:
+            raise ValueError(f"limit_min must be from 1 to limit_max ({limit_max}), got {limit_min}")
+        if not token_seconds_target > 0:
+            raise ValueError(f"token_seconds_target must be above 0, got {token_seconds_target}")
         self._limit_min, self._limit_max = float(limit_min), float(limit_max)
         self._limit_start = min(max(float(limit_start), self._limit_min), self._limit_max)
         self._limit = self._limit_start
@@ -100,6 +135,7 @@ class SloAimd:
             return None
         if not signals.in_flight and not signals.waiting:
             # The last answers tell nothing of what comes next.
+            self._felt = None
             return self._set(max(self._limit, self._limit_start), "nothing is in flight: back to the start")
         knee = signals.knee_requests
         target, seconds = self.token_seconds_target, self._smoothed(signals.token_seconds)
