@@ -88,6 +88,7 @@ def worker_program(
         "FOREBAY_POOL": pool,
         "FOREBAY_HANDLER": f"benchmarks.handlers:{handler}",
         "FOREBAY_PACING_POLICY": "fixed",
+        "FOREBAY_LANE_ORDER": "fifo",
         "FOREBAY_LIMIT_MAX": str(limit_requests),
         "FOREBAY_OPS_PORT": str(port),
     }

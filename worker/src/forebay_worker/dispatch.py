@@ -167,8 +167,9 @@ class Dispatcher:
                 continue
             self.breaker.started(now)
             work.started = now
-            work.predicted_seconds = self.gate.service_seconds(work, now) if self._predictor is not None else 0.0
-            self.gate.started(work, now)
+            if self._predictor is not None:
+                work.predicted_seconds = self.gate.service_seconds(work, now)
+                self.gate.started(work, now)
             self.running[id(work)] = work
             self.running_by_tier[work.assignment.tier] += 1
             self._stats.dispatched(work, now_ms)
@@ -303,10 +304,12 @@ class Dispatcher:
         in_flight = len(self.running)
         del self.running[id(work)]
         self.running_by_tier[work.assignment.tier] -= 1
+        if self._predictor is None:
+            return now  # a limit that never moves, and an order that asks for no tokens: nothing is to be learnt
         prompt_tokens = output_tokens = None
         if answer is not None:
             prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens
-            if self._predictor is not None and work.prediction is not None:
+            if work.prediction is not None:
                 self._predictor.learn(work.prediction, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         self.gate.ended(
             work,
