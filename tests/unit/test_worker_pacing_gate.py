@@ -501,6 +501,21 @@ def test_below_the_knee_a_worker_may_take_what_the_others_leave() -> None:
     assert signals.knee_requests == pytest.approx(whole - 20, rel=0.02)
 
 
+def test_prompts_of_others_are_waited_for_too() -> None:
+    alone, shared = Stage(), Stage()
+    for stage, others in ((alone, 0), (shared, 20)):
+        stage.start(20, work_of(prompt_tokens=1))
+        run_seconds(stage, Engine(others=others), 30)
+        stage.start(work=work_of(prompt_tokens=10_000))
+    waits = [stage.gate.prefill_seconds(stage.now) for stage in (alone, shared)]
+    assert waits[1] == pytest.approx(waits[0] * 41 / 21, rel=0.1), "as many prompts of others wait as of ours"
+    alone.now += waits[0] / 2
+    shared.now += waits[0] / 2
+    left = [stage.gate.prefill_tokens(stage.now) for stage in (alone, shared)]
+    assert left[0] == pytest.approx(5_000, rel=0.1)
+    assert left[1] == pytest.approx(7_500, rel=0.1), "half of what the engine takes in is theirs"
+
+
 def test_two_workers_of_one_engine_settle_at_its_knee_together() -> None:
     """Neither knows of the other, each has plenty to do, and the target alone would let neither grow."""
     gates = [

@@ -121,12 +121,17 @@ class Gate:
         return target is not None and seconds is not None and seconds > target
 
     def prefill_tokens(self, now: float) -> float:
-        """Prompt tokens that wait for their prefill in the backend, as far as the fitted pace and the answers tell."""
+        """Prompt tokens of this worker that wait for their prefill in the backend, as far as the fitted pace and the
+        answers tell. Of the prompts that the backend takes in, others have their part."""
         pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
-        taken_in = (now - self._prefill_at) / pace if pace else self._prefill_tokens
+        taken_in = self._own_part_or_all * (now - self._prefill_at) / pace if pace else self._prefill_tokens
         self._prefill_tokens = max(0.0, self._prefill_tokens - taken_in)
         self._prefill_at = now
         return self._prefill_tokens
+
+    def prefill_tokens_of_all(self, now: float) -> float:
+        """The same with those of other workers: what a new prompt waits for."""
+        return self.prefill_tokens(now) / self._own_part_or_all
 
     def blocked_by(self, now: float, in_flight: int) -> Limitation | None:
         """Why no request may start now. It does not ask which: one that is large passes once there is room at all."""
@@ -136,7 +141,7 @@ class Gate:
         if not in_flight or self._prefill_seconds_max is None:
             return None
         pace = self.model.prefill_token_seconds(in_flight + self.others_requests)
-        waiting_seconds = self.prefill_tokens(now) * pace
+        waiting_seconds = self.prefill_tokens_of_all(now) * pace
         if waiting_seconds >= self._prefill_seconds_max:
             return Limitation("prefill_seconds", round(waiting_seconds, 3), self._prefill_seconds_max)
         if self.kv_tokens is not None:
@@ -149,14 +154,14 @@ class Gate:
     def service_seconds(self, work: Work, now: float) -> float:
         """How long the request would take if it started now; 0 while nothing is known of the backend."""
         return self.model.seconds(
-            prompt_tokens=work.prompt_tokens + self.prefill_tokens(now),
+            prompt_tokens=work.prompt_tokens + self.prefill_tokens_of_all(now),
             output_tokens=work.output_tokens,
             in_flight=self._in_flight + self.others_requests,
         )
 
     def service_seconds_min(self, work: Work, now: float) -> float:
         """What it would take with luck: a request that misses its deadline even so is not worth trying."""
-        prompt_tokens = work.prompt_tokens + self.prefill_tokens(now)
+        prompt_tokens = work.prompt_tokens + self.prefill_tokens_of_all(now)
         return LUCK * self.model.seconds(
             prompt_tokens=prompt_tokens,
             output_tokens=work.output_tokens_min,
@@ -169,7 +174,7 @@ class Gate:
         if token_seconds is None:
             return Pace(0.0, 0.0, 0.0)
         prompt_token_seconds = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
-        return Pace(prompt_token_seconds * self.prefill_tokens(now), prompt_token_seconds, token_seconds)
+        return Pace(prompt_token_seconds * self.prefill_tokens_of_all(now), prompt_token_seconds, token_seconds)
 
     def pace_min(self, now: float) -> Pace:
         """What `service_seconds_min` goes by, for a look at many requests at once."""
@@ -183,7 +188,8 @@ class Gate:
 
     def prefill_seconds(self, now: float) -> float:
         """How long the prompts that wait in the backend still take it."""
-        return self.prefill_tokens(now) * self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        return self.prefill_tokens_of_all(now) * pace
 
     @property
     def knee_requests(self) -> float:
@@ -255,7 +261,7 @@ class Gate:
         self.prefill_tokens(now)
         decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
         pace = self.model.prompt_token_seconds
-        taken_in_since = decode_seconds / pace if pace else 0.0
+        taken_in_since = self._own_part_or_all * decode_seconds / pace if pace else 0.0
         seen = max(0.0, self._prompt_tokens_started - work.prefilled_with - taken_in_since)
         gain = PREFILL_GAIN * min(1.0, TELLING_DECODE_SECONDS / decode_seconds if decode_seconds else 1.0)
         self._prefill_tokens += gain * (seen - self._prefill_tokens)
@@ -301,6 +307,10 @@ class Gate:
     def _own_part(self, in_flight: int) -> float:
         """Of the requests that the engine has, 0 to 1."""
         return in_flight / (in_flight + self.others_requests) if in_flight else 0.0
+
+    @property
+    def _own_part_or_all(self) -> float:
+        return self._own_part(self._in_flight) or 1.0
 
     def _learn_kv(self, engine: EngineReading | None, in_flight: int) -> None:
         if engine is None or engine.kv_used_share is None or engine.kv_used_share < KV_SHARE_TELLING:
