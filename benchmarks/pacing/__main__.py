@@ -23,6 +23,7 @@ from benchmarks.pacing.scores import Score, score
 from benchmarks.pacing.virtual import run
 from benchmarks.pacing.workloads import Hint, arrivals, physics, workloads
 from forebay_schemas.errors import ExitCode
+from forebay_schemas.log import configure_logging
 
 PROCESSES = 2
 SCENARIO_SEED = 1
@@ -111,6 +112,8 @@ def _measure(pool: Executor, given: argparse.Namespace, console: Console) -> Fin
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
     given = _parse(arguments)
+    # What dispatch says of simulated overloads is no news here. The processes that are forked inherit it.
+    configure_logging(level="error", service="bench-pacing")
     console = Console(stderr=True, width=None if sys.stderr.isatty() else LOG_COLUMNS)
     with ProcessPoolExecutor(max_workers=PROCESSES) as pool:
         findings = _measure(pool, given, console)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import secrets
 import signal
 import sys
@@ -36,6 +35,7 @@ from benchmarks.programs import ROOT, paced_worker
 from forebay_sandbox.engine_process import EngineProcess, running_engine
 from forebay_sandbox.kafka import free_port, running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
+from forebay_schemas.log import configure_logging
 
 SCENARIOS = ("pulse", "code", "conv", "mixed", "slow", "restart")
 USUAL = ("pulse", "code", "slow", "restart")
@@ -188,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     """Runs the benchmark; returns the exit status."""
     given = _parse(arguments)
     signal.signal(signal.SIGTERM, _stop)
-    logging.getLogger("forebay.librdkafka").setLevel(logging.ERROR)
+    configure_logging(level="error", service="bench-pacing-live")
     console = Console(stderr=True)
 
     def say(line: str) -> None:
