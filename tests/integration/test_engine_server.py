@@ -302,6 +302,7 @@ def test_the_metrics_have_vllms_names_and_true_values() -> None:
         assert value["vllm:num_preemptions_total"] == 0
         assert value["vllm:prompt_tokens_total"] in (6, 8)  # the running one may be about to be prefilled
         assert value["vllm:generation_tokens_total"] >= 10
+        assert value["sandbox:busy_seconds_total"] > 0
         assert samples["vllm:request_success_total", "length"] == 2
         assert samples["vllm:request_success_total", "stop"] == 1
         assert value["vllm:time_to_first_token_seconds_count"] in (3, 4)

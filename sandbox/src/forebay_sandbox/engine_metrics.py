@@ -85,7 +85,9 @@ class EngineMetrics(Collector):
         yield self._counter("prompt_tokens", "Prompt tokens prefilled.", self.prompt_tokens_total)
         yield self._counter("generation_tokens", "Tokens put out.", self.generation_tokens_total)
         # Not vLLM's: the simulated engine has no GPU, and this share of the time is what a GPU's utilisation would say.
-        yield CounterMetricFamily("sandbox:busy_seconds", "Seconds spent in steps.", value=self.busy_seconds_total)
+        busy = CounterMetricFamily("sandbox:busy_seconds", "Seconds spent in steps.", labels=["model_name"])
+        busy.add_metric([self._model], self.busy_seconds_total)
+        yield busy
         finished = CounterMetricFamily(
             "vllm:request_success", "Requests finished, by reason.", labels=["model_name", "finished_reason"]
         )
