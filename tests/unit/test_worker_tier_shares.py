@@ -244,3 +244,67 @@ def test_while_dispatch_stands_still_no_endless_debt_grows() -> None:
     assert shares.choose(1.0, **everything, running={HIGH: 31}, limit=32) is LOW
     shares.choose(3_601.0, **everything, running={HIGH: 31}, limit=32)
     assert shares.owed_slot_seconds(LOW) >= -120
+
+
+def flooded(server: Server, *, seconds: float, only_high: bool) -> None:
+    """Slots that are filled with executions of 1 s as long as the shares choose anything."""
+    shares, now = server.shares, server.now
+    ends: list[tuple[float, Tier]] = []
+    while now < server.now + seconds:
+        while ends and ends[0][0] <= now:
+            server.running[heapq.heappop(ends)[1]] -= 1
+        while sum(server.running.values()) < server.limit:
+            high, mid, low = (tier in server.endless for tier in TIERS)
+            tier = shares.choose(
+                now, high=high, mid=mid, low=low, running=server.running, limit=server.limit, only_high=only_high
+            )
+            if tier is None:
+                break
+            server.running[tier] += 1
+            server.slot_seconds[tier] += 1.0
+            heapq.heappush(ends, (now + 1.0, tier))
+        now += 0.05
+
+
+@pytest.mark.parametrize(
+    ("case", "waits", "chosen"),
+    [
+        ("high waits: it is taken", {HIGH, MID, LOW}, HIGH),
+        ("only mid waits, and is owed nothing: none", {MID}, None),
+        ("only low waits, and is owed nothing: none", {LOW}, None),
+        ("nothing waits", set(), None),
+    ],
+)
+def test_while_only_high_may_start_the_others_get_no_free_slots(
+    case: str, waits: set[Tier], chosen: Tier | None
+) -> None:
+    shares = TierShares()
+    assert (
+        shares.choose(0.0, high=HIGH in waits, mid=MID in waits, low=LOW in waits, running={}, limit=32, only_high=True)
+        is chosen
+    ), case
+
+
+def test_the_same_slots_are_theirs_when_all_may_start() -> None:
+    assert TierShares().choose(0.0, high=False, mid=True, low=True, running={}, limit=32) is MID
+    assert TierShares().choose(0.0, high=False, mid=False, low=True, running={}, limit=32) is LOW
+
+
+def test_while_only_high_may_start_the_others_still_get_what_they_are_guaranteed() -> None:
+    server = Server(40, lambda: 1.0, endless=frozenset(TIERS))
+    for tier in TIERS:
+        server.shares.arrived(tier, 0.0, first=True)
+    flooded(server, seconds=600, only_high=True)
+    total = sum(server.slot_seconds.values())
+    assert server.slot_seconds[MID] / total == pytest.approx(0.05, rel=0.1)
+    assert server.slot_seconds[LOW] / total == pytest.approx(0.01, rel=0.25)
+
+
+def test_while_only_high_may_start_and_none_waits_the_others_get_their_shares_and_not_the_rest() -> None:
+    server = Server(40, lambda: 1.0, endless=frozenset({MID, LOW}))
+    for tier in (MID, LOW):
+        server.shares.arrived(tier, 0.0, first=True)
+    flooded(server, seconds=600, only_high=True)
+    used = {tier: server.slot_seconds[tier] / (40 * 600) for tier in (MID, LOW)}
+    assert 0.04 <= used[MID] <= 0.06
+    assert 0.008 <= used[LOW] <= 0.013

@@ -18,15 +18,31 @@ BYTES_PER_TOKEN = 4.0
 """English text in JSON, before any answer said better."""
 
 PROMPT_ALPHA = 0.05
+"""Of twenty answers: texts differ in their tokens per byte by language, and chats by how much of them is JSON."""
+
 OUTPUT_TOKENS_UNKNOWN = 128
 SAMPLES_MAX = 128
+"""Enough for a quantile to be off by four of a hundred, and few enough to follow what clients change."""
+
 SAMPLES_MIN = 8
 """A class with fewer answers asks the next wider one."""
 
 CLASSES_MAX = 1_024
+"""Clients name models and biz_types as they like; those longest without an answer are forgotten. Some 12 MB in all."""
+
+MODEL_CHARS_MAX = 200
+"""As many as names in the envelope may have; of a longer one the beginning tells the class."""
+
 OUTPUT_QUANTILE = 0.4
 OUTPUT_QUANTILE_MIN = 0.25
 """A request that would be late even as one of its class's shortest is dropped; tried on the pacing benchmark."""
+
+CAP_QUANTILE_MAX = 1 - SAMPLES_MIN / SAMPLES_MAX
+"""Where more answers than these had such a cap, its own class knows enough."""
+
+CAP_REACH = 4
+"""How far beyond the caps of its answers a class's share is believed. Tried on the pacing benchmark: less wastes the
+engine on long ones that come late."""
 
 
 class Prediction(msgspec.Struct, frozen=True, gc=False):
@@ -68,22 +84,38 @@ class RecentQuantile:
         return self._sorted[min(len(self._sorted) - 1, int(share * len(self._sorted)))]
 
 
+class _Class:
+    """What a class's answers took: shares of their ``caps`` (tokens, where there is none)."""
+
+    __slots__ = ("caps", "shares")
+
+    def __init__(self) -> None:
+        self.shares = RecentQuantile()
+        self.caps = RecentQuantile()
+
+
 class Predictor:
     """Learns per model, biz_type, prompt-length class and, where it narrows anything, class of ``max_tokens``."""
 
     def __init__(self) -> None:
         self._tokens_per_byte: OrderedDict[str | None, float] = OrderedDict()
-        self._outputs: OrderedDict[tuple[object, ...], RecentQuantile] = OrderedDict()
+        self._classes: OrderedDict[tuple[object, ...], _Class] = OrderedDict()
+
+    @property
+    def classes(self) -> int:
+        """How many it remembers."""
+        return len(self._classes) + len(self._tokens_per_byte)
 
     def predict(self, request: Request) -> Prediction:
         """What is known before the request runs. Never raises: a payload that says nothing gives the defaults."""
         hints = payload_hints(request)
+        model = hints.model if hints.model is None else hints.model[:MODEL_CHARS_MAX]
         size_bytes = len(memoryview(request.payload))
-        prompt = max(1, round(size_bytes * self._tokens_per_byte.get(hints.model, 1 / BYTES_PER_TOKEN)))
+        prompt = max(1, round(size_bytes * self._tokens_per_byte.get(model, 1 / BYTES_PER_TOKEN)))
         cap = hints.max_completion_tokens or hints.max_tokens
-        wide = (hints.model, request.biz_type, cap is None)
-        # Half octaves: a class spans a factor of 1.4.
-        middle = (*wide, int(prompt).bit_length())
+        wide = (model, request.biz_type, cap is None)
+        # Octaves: a class spans a factor of two.
+        middle = (*wide, prompt.bit_length())
         keys: tuple[tuple[object, ...], ...] = (middle, wide)
         if cap is not None:
             keys = ((*middle, cap.bit_length()), *keys)
@@ -99,25 +131,27 @@ class Predictor:
             _bound(self._tokens_per_byte)
         if output_tokens is None:
             return
-        value = output_tokens / prediction.cap_tokens if prediction.cap_tokens else float(output_tokens)
+        # Of several completions at once (``n``) each keeps to the cap, and the engine works on all of them together.
+        share = min(1.0, output_tokens / prediction.cap_tokens) if prediction.cap_tokens else float(output_tokens)
         for key in prediction.keys:
-            quantile = self._outputs.pop(key, None)
-            if quantile is None:
-                quantile = RecentQuantile()
-            quantile.add(value)
-            self._outputs[key] = quantile
-        _bound(self._outputs)
+            known_class = self._classes.pop(key, None) or _Class()
+            known_class.shares.add(share)
+            known_class.caps.add(prediction.cap_tokens or 1)
+            self._classes[key] = known_class
+        _bound(self._classes)
 
     def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> tuple[int, int]:
         """As expected, and with luck."""
         for key in keys:
-            quantile = self._outputs.get(key)
-            if quantile is not None and len(quantile) >= SAMPLES_MIN:
-                unit = cap or 1
-                return (
-                    max(1, round(quantile.at(OUTPUT_QUANTILE) * unit)),
-                    max(1, round(quantile.at(OUTPUT_QUANTILE_MIN) * unit)),
-                )
+            known = self._classes.get(key)
+            if known is None or len(known.shares) < SAMPLES_MIN:
+                continue
+            # Of a cap far beyond those of the answers nobody knows what share is used: it says no more than theirs.
+            unit = 1 if cap is None else min(cap, CAP_REACH * known.caps.at(CAP_QUANTILE_MAX))
+            return (
+                max(1, round(known.shares.at(OUTPUT_QUANTILE) * unit)),
+                max(1, round(known.shares.at(OUTPUT_QUANTILE_MIN) * unit)),
+            )
         # Nothing is dropped for what is not known.
         return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN), 1
 
