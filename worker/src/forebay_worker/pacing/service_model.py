@@ -17,15 +17,21 @@ PREFILL_CHUNK_TOKENS = 2048
 """Prompt tokens that engines take in with one step: vLLM's default, and near the others'."""
 
 FORGETTING = 0.995
-"""Of each row, and an observation makes two (see `RIDGE_WEIGHT`): it counts a third after a hundred more. An engine
+"""Of each row, and an observation makes two (see `PULL`): it counts a third after a hundred more. An engine
 that lost 30 % of its speed is followed to within 5 % in 400 seconds or answers; `token_seconds` follows at once."""
 
 OVERHEAD_SHARE = 0.2
 """See `ServiceModel.knee_requests`. On the pacing benchmark .15 costs urgent requests, .25 throughput."""
 
-RIDGE_WEIGHT = 0.1
-"""Of the pull between step and sequence. A second of work weighs ten times as much where the load varies, and a tenth
-where all that varies is the noise of a steady one."""
+PULL = 0.15
+"""What the relation of step and sequence that was learnt before weighs beside an observation. Where the load varies
+that is little; where all that varies is the noise of a steady load, it is more than that noise."""
+
+PULL_VARIANCE = 1 - FORGETTING**2
+"""The variance of the pull's own row where nothing but the pull tells of that relation."""
+
+RELATION_ALPHA = 0.01
+"""The relation is that of a kind of engine: some hundred observations that tell of it make a mean."""
 
 METERED_WEIGHT = 3.0
 """How much more a second of the engine's own counters says than an answer, whose way through the engine is guessed."""
@@ -60,11 +66,12 @@ class LeastSquares:
         size = range(len(weights))
         self._covariance = [[spread[row] if row == column else 0.0 for column in size] for row in size]
 
-    def learn(self, inputs: tuple[float, ...], output: float) -> None:
-        """An observation of output = sum(weight * input)."""
+    def learn(self, inputs: tuple[float, ...], output: float) -> float:
+        """An observation of output = sum(weight * input). Returns how uncertain that sum was before: its variance."""
         covariance, size = self._covariance, range(len(inputs))
         gains = [sum(covariance[row][column] * inputs[column] for column in size) for row in size]
-        scale = FORGETTING + sum(gains[row] * inputs[row] for row in size)
+        variance = sum(gains[row] * inputs[row] for row in size)
+        scale = FORGETTING + variance
         error = output - sum(self.weights[row] * inputs[row] for row in size)
         for row in size:
             self.weights[row] += gains[row] / scale * error
@@ -78,6 +85,7 @@ class LeastSquares:
                 for column in size:
                     covariance[row][column] /= math.sqrt(grown)
                     covariance[column][row] /= math.sqrt(grown)
+        return variance
 
 
 class ServiceModel:
@@ -173,13 +181,22 @@ class ServiceModel:
         self.token_seconds = seconds if known is None else known + alpha * (seconds - known)
 
     def _learn(self, steps: float, tokens: float, prefilled: float, seconds: float) -> None:
-        # Of a steady load a and b cannot be told apart: a weak pull towards their usual relation keeps them in place.
-        self._fit.learn((RIDGE_WEIGHT, -RIDGE_WEIGHT * self._step_to_sequence, 0.0), 0.0)
+        if steps > 0:
+            self._pull(PULL * steps * _UNITS[0])
         self._fit.learn((steps * _UNITS[0], tokens * _UNITS[1], prefilled * _UNITS[2]), seconds)
         # Noise may make a small one negative.
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = (
             max(0.0, weight * unit) for weight, unit in zip(self._fit.weights, _UNITS, strict=True)
         )
+
+    def _pull(self, weight: float) -> None:
+        """Keeps the relation of step and sequence while the load is too steady to tell it, and learns it while it is
+        not."""
+        variance = self._fit.learn((weight, -weight * self._step_to_sequence, 0.0), 0.0)
+        told = max(0.0, 1 - variance / PULL_VARIANCE)
+        step, sequence, _ = self._fit.weights
+        if step > 0 and sequence > 0:
+            self._step_to_sequence *= (step / sequence / self._step_to_sequence) ** (RELATION_ALPHA * told**2)
 
 
 def _is_possible(seconds: float, steps: float, prefilled: float) -> bool:
