@@ -115,6 +115,7 @@ def test_both_forms_of_retry_after_are_read(retry_after: str | None, date: str |
         (b'{"usage": null}', None, None),
         (b'{"usage": {"prompt_tokens": 3.5, "completion_tokens": "4"}}', None, None),
         (b'{"usage": {"prompt_tokens": -1, "completion_tokens": true}}', None, None),
+        (b'{"usage": {"prompt_tokens": 10000001, "completion_tokens": ' + b"9" * 400 + b"}}", None, None),
         (b'{"usage": [1]}', None, None),
         ('{"choices": "ä€"}'.encode(), None, None),
     ],

@@ -25,6 +25,9 @@ from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.sse import assemble_stream
 from forebay_worker.work import Answer, Failure, Work
 
+TOKENS_MAX = 10_000_000
+"""No engine's context holds more; a larger count is an error, or meant to spoil what pacing learns."""
+
 ERROR_BODY_BYTES_MAX = 2_000
 
 # 529 is what some providers answer for "overloaded".
@@ -237,7 +240,7 @@ def _read_answer(body: bytes, content_type: str) -> Answer:
 
 def _token_count(usage: object, name: str) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
-    return count if type(count) is int and count >= 0 else None
+    return count if type(count) is int and 0 <= count <= TOKENS_MAX else None
 
 
 class HandlerRequest(msgspec.Struct, kw_only=True):
