@@ -46,45 +46,55 @@ SEQUENCE_SECONDS = 0.0002
 PROMPT_TOKEN_SECONDS = 0.00005
 """Of an engine that nothing is known of yet: a large model on one node. The first few answers count more than these."""
 
-_UNITS = (1e-2, 1e-4, 1e-3)
+_Three = tuple[float, float, float]
+"""Of a step, of a sequence in it, of a prompt token in it."""
+
+_UNITS: _Three = (1e-2, 1e-4, 1e-3)
 """Scales of the three, so that their numbers are near 1."""
 _SPREAD = (10.0, 40.0, 0.05)
 """How far from the truth the first three may well be, squared: 32 ms, 0.6 ms and 0.2 ms."""
 
 
 class LeastSquares:
-    """Recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10), for a few weights.
+    """Recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10) for three weights. Written
+    out, for it runs twice at each answer: loops took twice as long.
 
     ``spread``: how far each first weight may be from the truth, squared, in units of an answer's own noise.
     """
 
     __slots__ = ("_covariance", "_spread", "weights")
 
-    def __init__(self, *, weights: tuple[float, ...], spread: tuple[float, ...]) -> None:
-        self.weights = list(weights)
+    def __init__(self, *, weights: _Three, spread: _Three) -> None:
+        self.weights = weights
         self._spread = spread
-        size = range(len(weights))
-        self._covariance = [[spread[row] if row == column else 0.0 for column in size] for row in size]
+        self._covariance = (spread[0], 0.0, 0.0, spread[1], 0.0, spread[2])
+        """The upper half; it is symmetric."""
 
-    def learn(self, inputs: tuple[float, ...], output: float) -> float:
+    def learn(self, inputs: _Three, output: float) -> float:
         """An observation of output = sum(weight * input). Returns how uncertain that sum was before: its variance."""
-        covariance, size = self._covariance, range(len(inputs))
-        gains = [sum(covariance[row][column] * inputs[column] for column in size) for row in size]
-        variance = sum(gains[row] * inputs[row] for row in size)
+        x, y, z = inputs
+        a, b, c = self.weights
+        aa, ab, ac, bb, bc, cc = self._covariance
+        gain_a, gain_b, gain_c = aa * x + ab * y + ac * z, ab * x + bb * y + bc * z, ac * x + bc * y + cc * z
+        variance = gain_a * x + gain_b * y + gain_c * z
         scale = FORGETTING + variance
-        error = output - sum(self.weights[row] * inputs[row] for row in size)
-        for row in size:
-            self.weights[row] += gains[row] / scale * error
-        for row in size:
-            for column in size:
-                covariance[row][column] = (covariance[row][column] - gains[row] * gains[column] / scale) / FORGETTING
+        step = (output - (a * x + b * y + c * z)) / scale
+        self.weights = (a + gain_a * step, b + gain_b * step, c + gain_c * step)
+        aa = (aa - gain_a * gain_a / scale) / FORGETTING
+        bb = (bb - gain_b * gain_b / scale) / FORGETTING
+        cc = (cc - gain_c * gain_c / scale) / FORGETTING
         # Without news in some direction its covariance would grow for ever; the others must go on forgetting.
-        for row in size:
-            grown = covariance[row][row] / self._spread[row]
-            if grown > 1:
-                for column in size:
-                    covariance[row][column] /= math.sqrt(grown)
-                    covariance[column][row] /= math.sqrt(grown)
+        shrink_a, shrink_b, shrink_c = (
+            math.sqrt(most / now) if now > most else 1.0 for now, most in zip((aa, bb, cc), self._spread, strict=True)
+        )
+        self._covariance = (
+            aa * shrink_a * shrink_a,
+            (ab - gain_a * gain_b / scale) / FORGETTING * shrink_a * shrink_b,
+            (ac - gain_a * gain_c / scale) / FORGETTING * shrink_a * shrink_c,
+            bb * shrink_b * shrink_b,
+            (bc - gain_b * gain_c / scale) / FORGETTING * shrink_b * shrink_c,
+            cc * shrink_c * shrink_c,
+        )
         return variance
 
 
@@ -114,9 +124,10 @@ class ServiceModel:
     )
 
     def __init__(self) -> None:
-        first = (STEP_SECONDS, SEQUENCE_SECONDS, PROMPT_TOKEN_SECONDS)
-        self._fit = LeastSquares(weights=tuple(w / unit for w, unit in zip(first, _UNITS, strict=True)), spread=_SPREAD)
-        self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = first
+        self.step_seconds, self.sequence_seconds = STEP_SECONDS, SEQUENCE_SECONDS
+        self.prompt_token_seconds = PROMPT_TOKEN_SECONDS
+        first = (STEP_SECONDS / _UNITS[0], SEQUENCE_SECONDS / _UNITS[1], PROMPT_TOKEN_SECONDS / _UNITS[2])
+        self._fit = LeastSquares(weights=first, spread=_SPREAD)
         self._step_to_sequence = self._fit.weights[0] / self._fit.weights[1]
         self.token_seconds: float | None = None
         self.is_metered = False
@@ -184,10 +195,11 @@ class ServiceModel:
         if steps > 0:
             self._pull(PULL * steps * _UNITS[0])
         self._fit.learn((steps * _UNITS[0], tokens * _UNITS[1], prefilled * _UNITS[2]), seconds)
+        step, sequence, prompt_token = self._fit.weights
         # Noise may make a small one negative.
-        self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = (
-            max(0.0, weight * unit) for weight, unit in zip(self._fit.weights, _UNITS, strict=True)
-        )
+        self.step_seconds = max(0.0, step * _UNITS[0])
+        self.sequence_seconds = max(0.0, sequence * _UNITS[1])
+        self.prompt_token_seconds = max(0.0, prompt_token * _UNITS[2])
 
     def _pull(self, weight: float) -> None:
         """Keeps the relation of step and sequence while the load is too steady to tell it, and learns it while it is
