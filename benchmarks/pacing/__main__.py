@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks.pacing.bound import bound_requests
 from benchmarks.pacing.contestants import front_of, names, sees_hints
+from benchmarks.pacing.controller import WAITING, measure_controller
 from benchmarks.pacing.report import Average, Findings
 from benchmarks.pacing.scenarios import FAULTS, FaultScore, PulseScore, pulse, score_faults, score_pulse, steady
 from benchmarks.pacing.scores import Score, score
@@ -121,7 +122,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(table)
     for sentence in findings.broken_promises():
         console.print(f"BROKEN: {sentence}", highlight=False, markup=False, soft_wrap=True)
-    found = json.dumps(findings.as_json())
+    cost = measure_controller()
+    console.print(
+        f"controller: {cost.dispatch_microseconds:.0f} microseconds of CPU a dispatched request, "
+        f"{cost.core_share:.2%} of a core beside, with {WAITING} waiting",
+        highlight=False,
+    )
+    found = json.dumps(findings.as_json() | {"controller": asdict(cost)})
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(found + "\n", encoding="utf-8")
     print(found)
