@@ -85,7 +85,8 @@ class RecentQuantile:
 
 
 class _Class:
-    """What a class's answers took: shares of their ``caps`` (tokens, where there is none)."""
+    """What a class's answers took: shares of their caps, or tokens where there was none. ``caps``: of a class that is
+    not one of a cap's size."""
 
     __slots__ = ("caps", "shares")
 
@@ -133,21 +134,24 @@ class Predictor:
             return
         # Of several completions at once (``n``) each keeps to the cap, and the engine works on all of them together.
         share = min(1.0, output_tokens / prediction.cap_tokens) if prediction.cap_tokens else float(output_tokens)
-        for key in prediction.keys:
+        for width, key in enumerate(prediction.keys):
             known_class = self._classes.pop(key, None) or _Class()
             known_class.shares.add(share)
-            known_class.caps.add(prediction.cap_tokens or 1)
+            if prediction.cap_tokens and width:
+                known_class.caps.add(prediction.cap_tokens)
             self._classes[key] = known_class
         _bound(self._classes)
 
     def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> tuple[int, int]:
         """As expected, and with luck."""
-        for key in keys:
+        for width, key in enumerate(keys):
             known = self._classes.get(key)
             if known is None or len(known.shares) < SAMPLES_MIN:
                 continue
-            # Of a cap far beyond those of the answers nobody knows what share is used: it says no more than theirs.
-            unit = 1 if cap is None else min(cap, CAP_REACH * known.caps.at(CAP_QUANTILE_MAX))
+            unit: float = cap or 1
+            if cap and width:
+                # Of a cap far beyond those of the answers nobody knows what share is used: it says no more than theirs.
+                unit = min(cap, CAP_REACH * known.caps.at(CAP_QUANTILE_MAX))
             return (
                 max(1, round(known.shares.at(OUTPUT_QUANTILE) * unit)),
                 max(1, round(known.shares.at(OUTPUT_QUANTILE_MIN) * unit)),
