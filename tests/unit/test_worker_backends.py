@@ -205,6 +205,18 @@ def test_the_payload_goes_to_its_path_as_the_bytes_that_came() -> None:
     assert seen["headers"]["content-type"] == "application/json"
 
 
+def test_an_engine_that_takes_a_priority_is_told_the_tier() -> None:
+    bodies: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        bodies.append(await request.json())
+        return web.Response(body=b"{}", content_type="application/json")
+
+    work = make_work(payload={"model": "m"}, priority="mid")
+    assert isinstance(call(answer, work, engine_priority="lower_first"), Answer)
+    assert bodies == [{"priority": 16, "model": "m"}]
+
+
 def test_a_biz_type_without_a_path_is_rejected_without_a_call() -> None:
     async def answer(_: web.Request) -> web.Response:
         raise AssertionError("called")

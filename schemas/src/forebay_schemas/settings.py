@@ -55,6 +55,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "PREFILL_SECONDS_MAX",
         "GPU_UTILISATION_TARGET",
         "LANE_ORDER",
+        "ENGINE_PRIORITY",
         "TENANT_WEIGHTS",
         "MID_SHARE",
         "LOW_SHARE",

@@ -21,6 +21,7 @@ from forebay_schemas.errors import UsageError
 from forebay_schemas.headers import TRACEPARENT
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
+from forebay_worker.engine_priority import with_priority
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.sse import assemble_stream
 from forebay_worker.work import Answer, Failure, Work
@@ -67,6 +68,7 @@ class HttpBackend:
         """Must be called in the event loop that uses it."""
         assert settings.backend_url is not None
         base = settings.backend_url.rstrip("/")
+        self._priority_order = settings.engine_priority
         self._retry_statuses = frozenset(settings.retry_statuses)
         self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
         # Who asks and for which time: an engine's log then tells a retry from a repetition.
@@ -102,7 +104,8 @@ class HttpBackend:
         if work.history.traceparent is not None:
             headers[TRACEPARENT] = work.history.traceparent
         try:
-            reply = await self._post(url, data=bytes(request.payload), headers=headers)
+            payload = with_priority(work, bytes(request.payload), self._priority_order)
+            reply = await self._post(url, data=payload, headers=headers)
         except TimeoutError as error:
             connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
             reason = Reason.BACKEND_UNAVAILABLE if connecting else Reason.BACKEND_TIMEOUT

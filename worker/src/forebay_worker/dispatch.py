@@ -252,6 +252,7 @@ class Dispatcher:
                 self._clock.wall_ms(),
                 in_flight=len(self.running),
                 waiting=len(self.lanes),
+                reserved=self.lanes.shares.reserved(now, self.gate.limit_requests),
                 dropped=self._dropped,
                 engine=engine,
                 gpu=gpu,

@@ -13,6 +13,7 @@ from pydantic import Field, SecretStr
 
 from forebay_schemas.errors import UsageError
 from forebay_schemas.settings import CommonSettings, load_settings
+from forebay_worker.engine_priority import EnginePriority
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.signals.gpu_check import device_names
 
@@ -66,6 +67,10 @@ class WorkerSettings(CommonSettings):
     )
     lane_order: LaneOrder = Field(
         default=LaneOrder.SJF_AGED, description="Order within a tier and priority: fifo, edf or sjf_aged"
+    )
+    engine_priority: EnginePriority = Field(
+        default=EnginePriority.NONE,
+        description="Passes the tier on as the payload's priority: none, lower_first (vLLM) or higher_first (SGLang)",
     )
     tenant_weights: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
         default_factory=dict, description='Shares of tenants within a tier, 1 each unless given, as JSON: {"search": 3}'

@@ -30,7 +30,8 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 class Signals:
     """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
 
-    ``waiting``: requests that could start but for the limit. ``dropped``: those given up for their deadlines since the
+    ``waiting``: requests that could start but for the limit. ``reserved``: slots that only some of them may take.
+    ``dropped``: those given up for their deadlines since the
     last decision. ``token_seconds``: what an output token takes lately, end
     to end, the prompt's share taken off; None before the first answer. ``knee_requests``: with fewer in flight the
     backend's work grows notably dearer; see `ServiceModel.knee_requests`.
@@ -39,6 +40,7 @@ class Signals:
     now: float
     in_flight: int
     waiting: int
+    reserved: int = 0
     dropped: int = 0
     token_seconds: float | None = None
     knee_requests: float = 0.0
