@@ -41,6 +41,13 @@ def gpu(**fields: float) -> GpuReading:
         ("used, before the first answer: the same", signals(), 105, IN_TIME),
         ("four fifths are used enough", signals(in_flight=80), 105, IN_TIME.replace("100", "80")),
         ("less is not: nothing was learnt of more", signals(in_flight=79, token_seconds=0.010), 100, None),
+        (
+            "with slots that those who wait must not take: the same",
+            signals(in_flight=63, waiting=9, reserved=17),
+            105,
+            IN_TIME.replace("100", "63"),
+        ),
+        ("slots that are kept free while nobody waits are not used", signals(in_flight=63, reserved=17), 100, None),
         ("the KV cache is tight: stays", signals(engine=engine(kv_used_share=0.85)), 100, None),
         ("the KV cache is nearly tight: grows", signals(engine=engine(kv_used_share=0.84)), 105, IN_TIME),
         (
@@ -115,6 +122,17 @@ def test_a_second(case: str, given_signals: Signals, limit: int, cause: str | No
     under_test = policy()
     assert under_test.step(given_signals) == cause, case
     assert under_test.limit_requests == limit, case
+
+
+@pytest.mark.parametrize("reserve_share", [0.17, 0.5])
+def test_a_reserve_never_pins_the_limit_while_requests_wait(reserve_share: float) -> None:
+    """Mid and low alone: whatever the limit, they fill all of it but the reserve."""
+    under_test = policy(4)
+    for at in range(200):
+        reserved = max(1, int(reserve_share * under_test.limit_requests))
+        in_flight = under_test.limit_requests - reserved
+        under_test.step(signals(float(at), in_flight=in_flight, waiting=9, reserved=reserved, token_seconds=0.02))
+    assert under_test.limit_requests == 256
 
 
 def test_growth_is_one_request_at_least() -> None:

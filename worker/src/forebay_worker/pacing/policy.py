@@ -31,10 +31,9 @@ class Signals:
     """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
 
     ``waiting``: requests that could start but for the limit. ``reserved``: slots that only some of them may take.
-    ``dropped``: those given up for their deadlines since the
-    last decision. ``token_seconds``: what an output token takes lately, end
-    to end, the prompt's share taken off; None before the first answer. ``knee_requests``: with fewer in flight the
-    backend's work grows notably dearer; see `ServiceModel.knee_requests`.
+    ``dropped``: those given up for their deadlines since the last decision. ``token_seconds``: what an output token
+    takes lately, end to end, the prompt's share taken off; None before the first answer. ``knee_requests``: with fewer
+    in flight the backend's work grows notably dearer; this worker's part of it, where others use the same engine.
     """
 
     now: float

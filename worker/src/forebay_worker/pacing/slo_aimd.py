@@ -171,8 +171,8 @@ class SloAimd:
         return max(1.0, self._stretch / STRETCH_GROWTH)
 
     def _grow(self, signals: Signals) -> str | None:
-        # While some wait, slots that they must not take are as good as used: else a limit of 18, 3 of them reserved, never
-        # grew again.
+        # While some wait, slots that they must not take are as good as used: else a limit of 18.9, 3 of them reserved,
+        # never grew again.
         used = signals.in_flight + (signals.reserved if signals.waiting else 0)
         if used < USED_SHARE * self._limit or signals.now - self._hard_at < GROW_PAUSE_SECONDS:
             return None
