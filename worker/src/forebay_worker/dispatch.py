@@ -37,7 +37,7 @@ TROUBLE_SECONDS = 10.0
 """How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
 
 SWEEP_SECONDS = 0.1
-SWEEP_RECORDS_MAX = 2_000
+SWEEP_RECORDS_MAX = 500
 """How many waiting requests are looked at in a sweep for whether they can still meet their deadlines."""
 
 PACING_SECONDS = 1.0

@@ -57,7 +57,7 @@ class GpuTarget:
                 self._limit.exact * self._target_share / share,
                 f"{name} {share:.0%} is above the target of {self._target_share:.0%}",
             )
-        if share < self._target_share and self._limit.is_used(signals.in_flight):
+        if share < self._target_share and self._limit.is_used(signals):
             return self._limit.grow(
                 f"{name} {share:.0%} is below the target of {self._target_share:.0%}, "
                 f"and {signals.in_flight} in flight use the limit"

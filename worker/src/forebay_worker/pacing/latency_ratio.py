@@ -49,7 +49,7 @@ class LatencyRatio:
         compared = f"mean latency {window.mean_seconds:.2f} s is {ratio:.2f} times its baseline {baseline:.2f} s"
         if ratio > RATIO_MAX:
             return self._limit.move(self._limit.exact * max(CUT_MIN, RATIO_MAX / ratio), compared)
-        if self._limit.is_used(max(window.in_flight_max, signals.in_flight)):
+        if self._limit.is_used(signals, in_flight=window.in_flight_max):
             return self._limit.grow(f"{compared}, and {signals.in_flight} in flight use the limit")
         return None
 

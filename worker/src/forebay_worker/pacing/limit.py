@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from forebay_worker.pacing.policy import Signals
+
 REFUSED_CUT = 0.7
 REFUSED_CUT_PAUSE_SECONDS = 2.0
 """What a cut changes shows only when the requests that run have ended; until then refusals tell nothing new."""
@@ -37,9 +39,13 @@ class Limit:
         """A step up, of one request at least."""
         return self.move(self.exact + max(1.0, GROWTH_SHARE * self.exact), cause)
 
-    def is_used(self, in_flight: int) -> bool:
-        """Whether so many in flight say anything about a higher limit."""
-        return in_flight >= USED_SHARE * self.exact
+    def is_used(self, signals: Signals, *, in_flight: int = 0) -> bool:
+        """Whether so many in flight say anything about a higher limit; ``in_flight``: more than there are now.
+
+        While some wait, slots that they must not take are as good as used.
+        """
+        reserved = signals.reserved if signals.waiting else 0
+        return max(in_flight, signals.in_flight) + reserved >= USED_SHARE * self.exact
 
     def refused(self, now: float) -> str | None:
         """A cut, at most once in two seconds; ``now`` in monotonic seconds. Returns as `move` does."""
