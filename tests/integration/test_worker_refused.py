@@ -91,6 +91,8 @@ def test_permission_to_see_a_topic_taken_away_is_loudly_missed_and_nothing_is_lo
 def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lost(guarded: Guarded) -> None:
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.MID)
+    pool.results(submit(guarded, Tier.MID, "taken"))
+    wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)
     committed = pool.kafka.committed(pool.topics.group(Tier.MID), topic)
     failures = worker.metric("forebay_produce_failures_total")
     with denied(pool.kafka, pool.topics.results, WRITE):

@@ -23,6 +23,7 @@ BUGS_MIN = 10
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.timeout(600)
 def test_a_thousand_histories_lose_nothing_and_explain_every_repetition() -> None:
     summary = Summary(first=0)
     for report in run_seeds(range(SEEDS)):
@@ -50,6 +51,7 @@ def _first_seed_that_finds(name: str) -> tuple[str, int | None]:
     return name, None
 
 
+@pytest.mark.timeout(600)
 def test_every_bug_put_back_is_found() -> None:
     names = [bug.name for bug in BUGS]
     assert len(set(names)) == len(names) >= BUGS_MIN

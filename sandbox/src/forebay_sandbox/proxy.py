@@ -22,6 +22,8 @@ _CHUNK_BYTES = 65_536
 _CHUNKS_IN_FLIGHT_MAX = 1024
 _COMMAND_SECONDS_MAX = 10.0
 _THROTTLE_STEP_SECONDS = 0.05
+# Of the event loop, from a socket that is accepted to `_accepted`: its task, `connection_made`, the handler's task.
+_ACCEPT_TURNS = 4
 
 
 class Mode(StrEnum):
@@ -95,16 +97,27 @@ class TcpProxy:
             connection.set(link)
         if link.mode is Mode.CUT:
             if self._server is not None:
-                self._server.close()
+                await self._close_listener(self._server)
                 self._server = None
             while self._connections:
                 await asyncio.wait([connection.reset() for connection in self._connections])
         elif self._server is None:
             self._server = await asyncio.start_server(self._accepted, HOST, self.port)
 
+    async def _close_listener(self, server: asyncio.Server) -> None:
+        for listener in server.sockets:
+            self._loop.remove_reader(listener.fileno())
+        # asyncio loses the connections that it is accepting while its server is closed: they would stay open for ever.
+        for _ in range(_ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        server.close()
+
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._link.mode is Mode.CUT:
+            _reset(writer)
+            return
         connection = _Connection(link=self._link, task=task)
         self._connections.add(connection)
         try:
