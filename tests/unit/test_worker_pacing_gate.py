@@ -501,19 +501,40 @@ def test_below_the_knee_a_worker_may_take_what_the_others_leave() -> None:
     assert signals.knee_requests == pytest.approx(whole - 20, rel=0.02)
 
 
-def test_prompts_of_others_are_waited_for_too() -> None:
-    alone, shared = Stage(), Stage()
-    for stage, others in ((alone, 0), (shared, 20)):
-        stage.start(20, work_of(prompt_tokens=1))
-        run_seconds(stage, Engine(others=others), 30)
-        stage.start(work=work_of(prompt_tokens=10_000))
-    waits = [stage.gate.prefill_seconds(stage.now) for stage in (alone, shared)]
-    assert waits[1] == pytest.approx(waits[0] * 41 / 21, rel=0.1), "as many prompts of others wait as of ours"
-    alone.now += waits[0] / 2
-    shared.now += waits[0] / 2
-    left = [stage.gate.prefill_tokens(stage.now) for stage in (alone, shared)]
-    assert left[0] == pytest.approx(5_000, rel=0.1)
-    assert left[1] == pytest.approx(7_500, rel=0.1), "half of what the engine takes in is theirs"
+@pytest.mark.parametrize(
+    ("case", "own_tokens", "tokens_of_all", "taken_in_share"),
+    [
+        ("as many prompts of others wait as of ours, and half of what the engine takes in is theirs", 500, 976, 0.51),
+        ("but they hold back too: one long prompt of ours is not counted for each of theirs", 400_000, 401_000, 1.0),
+    ],
+)
+def test_prompts_of_others_are_waited_for_too(
+    case: str, own_tokens: int, tokens_of_all: int, taken_in_share: float
+) -> None:
+    stage = Stage()
+    stage.start(20, work_of(prompt_tokens=1))
+    run_seconds(stage, Engine(others=20), 30)
+    before = stage.gate.prefill_tokens(stage.now)
+    stage.start(work=work_of(prompt_tokens=own_tokens))
+    assert stage.gate.prefill_tokens_of_all(stage.now) == pytest.approx(tokens_of_all, rel=0.05), case
+    assert before == pytest.approx(0.0, abs=25)
+    seconds = 100 * stage.gate.prefill_seconds(stage.now) / stage.gate.prefill_tokens_of_all(stage.now)
+    stage.now += seconds
+    left = stage.gate.prefill_tokens(stage.now)
+    assert own_tokens - left == pytest.approx(100 * taken_in_share, rel=0.1, abs=25), case
+
+
+def test_a_worker_with_one_long_prompt_keeps_its_part_of_the_knee_while_requests_wait() -> None:
+    stage = Stage()
+    stage.start(1, work_of(prompt_tokens=400_000))
+    run_seconds(stage, Engine(others=69), 30)
+    knees = []
+    for waiting in (0, 300):
+        stage.gate.step(
+            stage.now, NOW_MS, in_flight=1, waiting=waiting, dropped=0, engine=stage.gate._last_reading, gpu=None
+        )
+        knees.append(stage.gate.knee_requests)
+    assert knees[1] > 5 * knees[0]
 
 
 def test_two_workers_of_one_engine_settle_at_its_knee_together() -> None:
@@ -558,6 +579,7 @@ def test_the_last_changes_are_kept_with_their_causes_and_all_are_counted() -> No
     assert (change.at_ms, change.before, change.after) == (NOW_MS, 32, 22)
     assert change.cause == "the backend refused a request as too much for it"
     assert gate.changes_total == 1, "the second refusal changed nothing"
+    gate.model.token_seconds = 0.02
     for number in range(100):
         gate.step(100.0 + number, NOW_MS, in_flight=gate.limit_requests, waiting=0, dropped=0, engine=None, gpu=None)
     assert len(gate.changes) == CHANGES_KEPT

@@ -22,7 +22,7 @@ def policy(limit_start: int = 100, *, limit_min: int = 4, limit_max: int = 256) 
 
 
 def signals(now: float = 100.0, *, in_flight: int = 100, **fields: object) -> Signals:
-    return replace(Signals(now=now, in_flight=in_flight, waiting=0), **fields)  # type: ignore[arg-type]
+    return replace(Signals(now=now, in_flight=in_flight, waiting=0, token_seconds=0.02), **fields)  # type: ignore[arg-type]
 
 
 def engine(**fields: float) -> EngineReading:
@@ -38,7 +38,7 @@ def gpu(**fields: float) -> GpuReading:
     [
         # Growth
         ("used, and in time: a twentieth more", signals(token_seconds=0.040), 105, IN_TIME),
-        ("used, before the first answer: the same", signals(), 105, IN_TIME),
+        ("before the first answer: nothing says that the start was too low", signals(token_seconds=None), 100, None),
         ("four fifths are used enough", signals(in_flight=80), 105, IN_TIME.replace("100", "80")),
         ("less is not: nothing was learnt of more", signals(in_flight=79, token_seconds=0.010), 100, None),
         (

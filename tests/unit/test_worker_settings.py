@@ -8,6 +8,7 @@ import pytest
 
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import UsageError
+from forebay_worker.assembly import make_policy
 from forebay_worker.settings import WorkerSettings, default_worker_id, load_worker_settings
 from forebay_worker.signals.sources import make_signals
 
@@ -146,3 +147,23 @@ def test_a_key_is_never_shown() -> None:
 def test_a_worker_has_a_name_that_the_setting_would_take() -> None:
     assert load(handler="a:b").worker_id == default_worker_id()
     assert load(handler="a:b", worker_id=default_worker_id()).worker_id == default_worker_id()
+
+
+@pytest.mark.parametrize(
+    ("flags", "variable"),
+    [
+        ({"limit_min": 300}, "FOREBAY_LIMIT_MIN"),
+        ({"limit_start": 300}, "FOREBAY_LIMIT_START"),
+        ({"limit_start": 3, "limit_min": 4}, "FOREBAY_LIMIT_START"),
+        ({"mid_share": 0.9, "low_share": 0.9}, "FOREBAY_MID_SHARE"),
+        ({"gpu_devices": "0,,1"}, "FOREBAY_GPU_DEVICES"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(flags: dict[str, Any], variable: str) -> None:
+    with pytest.raises(UsageError, match=variable):
+        load_worker_settings(flags={"backend_url": "http://127.0.0.1:8000", **flags}, config=None)
+
+
+def test_a_default_gives_way_to_what_was_given() -> None:
+    settings = load_worker_settings(flags={"backend_url": "http://127.0.0.1:8000", "limit_max": 2}, config=None)
+    assert make_policy(settings).limit_requests == 2

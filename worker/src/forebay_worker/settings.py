@@ -130,6 +130,7 @@ def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> Worke
         _check_backend_url(settings.backend_url)
     if settings.metrics_url is not None:
         _check_url("FOREBAY_METRICS_URL", settings.metrics_url)
+    _check_limits(settings)
     device_names(settings.gpu_devices or "")
     if settings.gpu_prometheus_url is not None:
         _check_url("FOREBAY_GPU_PROMETHEUS_URL", settings.gpu_prometheus_url)
@@ -143,6 +144,30 @@ def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> Worke
         if not path.startswith("/"):
             raise UsageError("FOREBAY_BIZ_PATHS", f"{biz_type}: {path!r} is no path", fix="start it with /")
     return settings
+
+
+def _check_limits(settings: WorkerSettings) -> None:
+    """What was given must fit together; a default gives way to what was given."""
+    given, limit_max = settings.model_fields_set, settings.limit_max
+    for name, value in (("limit_min", settings.limit_min), ("limit_start", settings.limit_start)):
+        if name in given and value > limit_max:
+            variable = f"FOREBAY_{name.upper()}"
+            raise UsageError(
+                variable, f"is {value}, above FOREBAY_LIMIT_MAX, {limit_max}", fix="lower it, or raise that"
+            )
+    if {"limit_min", "limit_start"} <= given and settings.limit_start < settings.limit_min:
+        raise UsageError(
+            "FOREBAY_LIMIT_START",
+            f"is {settings.limit_start}, below FOREBAY_LIMIT_MIN, {settings.limit_min}",
+            fix="raise it, or lower that",
+        )
+    shares = settings.mid_share + settings.low_share + settings.high_reserve_share
+    if shares > 1:
+        raise UsageError(
+            "FOREBAY_MID_SHARE",
+            f"and FOREBAY_LOW_SHARE and FOREBAY_HIGH_RESERVE_SHARE are {shares:g} together",
+            fix="give shares that sum to 1 at most",
+        )
 
 
 def _check_url(variable: str, url: str) -> SplitResult:

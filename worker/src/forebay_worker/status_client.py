@@ -20,7 +20,8 @@ class WorkerUnreachableError(ForebayError):
 
 
 def fetch_status(url: str) -> tuple[bytes, dict[str, Any]]:
-    """The document, as it came and decoded. ``url``: the operations port, http://127.0.0.1:8081 say.
+    """The document, as it came and decoded. ``url``: the operations port, http://127.0.0.1:8081 say, with or
+    without /status.
 
     Raises ``UsageError`` for what is no URL, ``WorkerUnreachableError`` when no worker answers there.
     """
@@ -34,7 +35,7 @@ def fetch_status(url: str) -> tuple[bytes, dict[str, Any]]:
         raise UsageError("--url", f"{url!r} is no http URL", fix="give the operations port, http://127.0.0.1:8081 say")
     connection = http.client.HTTPConnection(host, port or 80, timeout=TIMEOUT_SECONDS)
     try:
-        connection.request("GET", parts.path.rstrip("/") + "/status")
+        connection.request("GET", parts.path.rstrip("/").removesuffix("/status") + "/status")
         response = connection.getresponse()
         status, body = response.status, response.read()
     except (OSError, http.client.HTTPException) as error:

@@ -34,7 +34,7 @@ _HIGH, _MID, _LOW = TIERS
 class _Lower:
     """A tier below high. ``running`` and ``contended`` (a more urgent tier waits) hold since the last look.
 
-    ``due_slots``: its share of the limit. ``slots_max``: how many it may be given for that.
+    ``due_slots``: its share of the slots in use. ``slots_max``: how many it may be given for that.
     """
 
     __slots__ = ("contended", "due_slots", "owed_slot_seconds", "running", "share", "slots_max", "waits")
@@ -47,8 +47,8 @@ class _Lower:
         self.contended = False
         self.resize(0)
 
-    def resize(self, limit: int) -> None:
-        self.due_slots = self.share * limit
+    def resize(self, slots: int) -> None:
+        self.due_slots = self.share * slots
         self.slots_max = max(1, math.ceil(self.due_slots))
 
     def account(self, seconds: float) -> None:
@@ -73,13 +73,13 @@ class TierShares:
     request finds one free instead of waiting for one (trunk reservation, as telephone exchanges did it).
     """
 
-    __slots__ = ("_at", "_high_seen_at", "_limit", "_low", "_mid", "_reserve")
+    __slots__ = ("_at", "_high_seen_at", "_low", "_mid", "_reserve", "_slots")
 
     def __init__(self, *, minimum: Mapping[Tier, float] = MINIMUM_SHARES, reserve: float = RESERVE_SHARE) -> None:
         self._mid = _Lower(minimum[Tier.MID])
         self._low = _Lower(minimum[Tier.LOW])
         self._reserve = reserve
-        self._limit = 0
+        self._slots = 0
         self._at = 0.0
         self._high_seen_at = -math.inf
 
@@ -113,10 +113,14 @@ class TierShares:
         ``running``: by tier, without the one that starts now. There is a free slot: the caller has seen to it.
         """
         self._account(now)
-        if limit != self._limit:
-            self._limit = limit
-            self._mid.resize(limit)
-            self._low.resize(limit)
+        running_all = running.get(_HIGH, 0) + running.get(_MID, 0) + running.get(_LOW, 0)
+        # Where tokens hold dispatch back long before the limit does, shares of the limit would be all that runs.
+        contended = high or (mid and low and not only_high)
+        slots = min(limit, running_all + 1) if contended else limit
+        if slots != self._slots:
+            self._slots = slots
+            self._mid.resize(slots)
+            self._low.resize(slots)
         lower_mid, lower_low = self._mid, self._low
         running_mid, running_low = running.get(_MID, 0), running.get(_LOW, 0)
         if mid and lower_mid.owed_slot_seconds > 0 and running_mid < lower_mid.slots_max:
@@ -125,7 +129,7 @@ class TierShares:
             chosen = _LOW
         elif high:
             chosen = _HIGH
-        elif not only_high and running.get(_HIGH, 0) + running_mid + running_low < limit - self.reserved(now, limit):
+        elif not only_high and running_all < limit - self.reserved(now, limit):
             chosen = _MID if mid else _LOW if low else None
         else:
             chosen = None

@@ -80,8 +80,9 @@ class Gate:
     None: only the number of requests counts, no tokens.
 
     Several workers may use one engine. Its own metrics tell what the others have in flight; then this worker's part of
-    the knee is what the others leave, or its share of all that is in flight, whichever is more: so the workers share it
-    by their demand. Without such metrics each takes the engine for its own, and the time per token alone holds it back.
+    the knee is what the others leave, or its share of all that is in flight or could be, whichever is more: so the
+    workers share it by their demand. Without such metrics each takes the engine for its own, and the time per token
+    alone holds it back.
     """
 
     def __init__(self, *, policy: PacingPolicy, prefill_seconds_max: float | None) -> None:
@@ -102,6 +103,7 @@ class Gate:
         self._prefill_tokens = 0.0
         self._prefill_at = 0.0
         self._in_flight = 0
+        self._wanted = 0
         self._in_flight_most = self._in_flight_most_before = 0
         self._busy_since = 0.0
         self._in_flight_mean = 1.0
@@ -124,14 +126,28 @@ class Gate:
         """Prompt tokens of this worker that wait for their prefill in the backend, as far as the fitted pace and the
         answers tell. Of the prompts that the backend takes in, others have their part."""
         pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
-        taken_in = self._own_part_or_all * (now - self._prefill_at) / pace if pace else self._prefill_tokens
-        self._prefill_tokens = max(0.0, self._prefill_tokens - taken_in)
+        own = self._prefill_tokens
+        if own:
+            taken_in = (now - self._prefill_at) / pace if pace else own
+            self._prefill_tokens = max(0.0, own - taken_in * own / (own + self._prefill_tokens_of_others(pace)))
         self._prefill_at = now
         return self._prefill_tokens
 
     def prefill_tokens_of_all(self, now: float) -> float:
         """The same with those of other workers: what a new prompt waits for."""
-        return self.prefill_tokens(now) / self._own_part_or_all
+        own = self.prefill_tokens(now)
+        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        return own + self._prefill_tokens_of_others(pace)
+
+    def _prefill_tokens_of_others(self, pace: float) -> float:
+        """A guess: as many for each of their requests as for each of ours; but they hold back too, so no more than a
+        prompt and what may wait before it."""
+        if not self.others_requests or not self._in_flight:
+            return 0.0
+        most = self._prompt_tokens_mean
+        if pace and self._prefill_seconds_max is not None:
+            most += self._prefill_seconds_max / pace
+        return min(most, self._prefill_tokens * self.others_requests / self._in_flight)
 
     def blocked_by(self, now: float, in_flight: int) -> Limitation | None:
         """Why no request may start now. It does not ask which: one that is large passes once there is room at all."""
@@ -195,7 +211,7 @@ class Gate:
     def knee_requests(self) -> float:
         """This worker's part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
         knee = self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
-        return max(knee - self.others_requests, knee * self._own_part(self._in_flight))
+        return max(knee - self.others_requests, knee * self._own_part(max(self._in_flight, self._wanted)))
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
@@ -261,7 +277,7 @@ class Gate:
         self.prefill_tokens(now)
         decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
         pace = self.model.prompt_token_seconds
-        taken_in_since = self._own_part_or_all * decode_seconds / pace if pace else 0.0
+        taken_in_since = (self._own_part(self._in_flight) or 1.0) * decode_seconds / pace if pace else 0.0
         seen = max(0.0, self._prompt_tokens_started - work.prefilled_with - taken_in_since)
         gain = PREFILL_GAIN * min(1.0, TELLING_DECODE_SECONDS / decode_seconds if decode_seconds else 1.0)
         self._prefill_tokens += gain * (seen - self._prefill_tokens)
@@ -308,10 +324,6 @@ class Gate:
         """Of the requests that the engine has, 0 to 1."""
         return in_flight / (in_flight + self.others_requests) if in_flight else 0.0
 
-    @property
-    def _own_part_or_all(self) -> float:
-        return self._own_part(self._in_flight) or 1.0
-
     def _learn_kv(self, engine: EngineReading | None, in_flight: int) -> None:
         if engine is None or engine.kv_used_share is None or engine.kv_used_share < KV_SHARE_TELLING:
             return
@@ -347,6 +359,8 @@ class Gate:
         gpu: GpuReading | None,
     ) -> None:
         """Lets the policy decide; once a second."""
+        # One that waits counts like one in flight, or a worker held up by one long prompt would be left with no part.
+        self._wanted = min(self.limit_requests, in_flight + waiting)
         self._look_for_others(engine)
         self._learn_kv(engine, in_flight)
         self._meter(engine)

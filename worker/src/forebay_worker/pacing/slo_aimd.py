@@ -145,12 +145,9 @@ class SloAimd:
             self._cut_at = now
             cause = f"{seconds * 1000:.0f} ms a token is over the target of {target * 1000:.0f} ms"
             return self._set(max(knee, self._limit * max(SOFT_CUT, target / seconds)), cause)
-        if (
-            seconds is not None
-            and self._limit > NEAR_TARGET * knee
-            and seconds > NEAR_TARGET * target
-            and self._limit >= self._good_limit
-        ):
+        if seconds is None:
+            return None  # before the first answer nothing says that the start was too low
+        if self._limit > NEAR_TARGET * knee and seconds > NEAR_TARGET * target and self._limit >= self._good_limit:
             return None
         return self._grow(signals)
 

@@ -21,7 +21,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 
 def device_names(devices: str) -> tuple[str, ...]:
     """The indices and UUIDs in the value of FOREBAY_GPU_DEVICES, each once; () for all. Raises ``UsageError``."""
-    names = [name.strip() for name in devices.split(",") if name.strip()]
+    names = [name.strip() for name in devices.split(",")] if devices.strip(" ,") else []
     for name in names:
         if not _INDEX.fullmatch(name) and not _UUID.fullmatch(name):
             raise UsageError(
