@@ -11,7 +11,7 @@ import pytest
 
 from forebay_schemas.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
 from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, runs_of
-from forebay_worker.assignment import Assignment, Claims, Verdict
+from forebay_worker.assignment import DEAF_SECONDS_MAX, Assignment, Claims, Verdict
 from forebay_worker.notices import KEPT_SECONDS, RecentNotices
 from simulated.works import make_assignment
 
@@ -620,3 +620,20 @@ def test_what_close_returned_is_all_that_runs_whatever_the_threads_do() -> None:
             thread.join()
         assert sorted(offset for each in granted for offset in each) == list(closed_with)
         assert claims.running() == closed_with
+
+
+def test_silence_counts_only_while_one_can_hear() -> None:
+    assignment = make_assignment(committed=7, metadata=CommitMetadata(handed_over=((7, 0),)), now=BEGAN)
+    end = BEGAN + LEASE_SECONDS
+    assert assignment.lease_due(end - 0.1) is None
+    assert assignment.lease_due(end + 5) == end
+    assert not assignment.end_leases(end + 5, heard_until=end - 0.1)
+    assert assignment.is_withheld(7)
+    assert assignment.end_leases(end + 5, heard_until=end)
+
+
+def test_who_can_never_hear_does_not_withhold_for_ever() -> None:
+    assignment = make_assignment(committed=7, metadata=CommitMetadata(handed_over=((7, 0),)), now=BEGAN)
+    end = BEGAN + LEASE_SECONDS + DEAF_SECONDS_MAX
+    assert not assignment.end_leases(end - 0.1, heard_until=BEGAN)
+    assert assignment.end_leases(end, heard_until=BEGAN)

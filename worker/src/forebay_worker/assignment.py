@@ -3,6 +3,7 @@ commit. Pure; the consumer's thread owns it, but for the two members named in `A
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable
@@ -16,6 +17,10 @@ from forebay_worker.offsets import PartitionOffsets
 
 CRASHES_MAX = 2
 """A request that was running when so many workers died is not run again."""
+
+
+DEAF_SECONDS_MAX = 60.0
+"""So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
 
 
 class Claims:
@@ -204,9 +209,23 @@ class Assignment:
             if offset in self._crashes:
                 self._crashes[offset] -= 1
 
-    def end_leases(self, now: float) -> bool:
-        """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash."""
-        ended = [offset for offset in self._handed_over if now >= self._leases[offset]]
+    def lease_due(self, now: float) -> float | None:
+        """The end of a lease that is over by the clock, the latest of them; None when none is."""
+        ends = (self._leases[offset] for offset in self._handed_over)
+        return max((end for end in ends if end <= now), default=None)
+
+    def end_leases(self, now: float, *, heard_until: float = math.inf) -> bool:
+        """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash.
+
+        Silence counts only while one can hear: what was said until the lease's end must have been heard, but for
+        `DEAF_SECONDS_MAX`.
+        """
+        ended = [
+            offset
+            for offset in self._handed_over
+            if now >= self._leases[offset]
+            and (heard_until >= self._leases[offset] or now >= self._leases[offset] + DEAF_SECONDS_MAX)
+        ]
         for offset in ended:
             self._crashes[offset] = self._handed_over.pop(offset) + 1
         return bool(ended)

@@ -62,6 +62,7 @@ class Intake:
         self._codec = codec
         self._clock = clock
         self._deliver = deliver
+        self._peers = peers
         self._held = Held()
         self._full_since: float | None = None
         self._full = False
@@ -138,8 +139,9 @@ class Intake:
         """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
         now = self.heartbeat = self._clock.monotonic()
         try:
+            heard_until = self._peers.heard_until  # looked at first: what came until then is heeded in this step
             self._ownership.step(now)
-            self._release_held(now)
+            self._release_held(now, heard_until)
             self._note_fullness(now)
             self._ownership.adjust_pauses(self._is_blocked)
             self._take(now)
@@ -243,7 +245,7 @@ class Intake:
             credit.spend(len(batch), cost_bytes(batch))
             self._deliver(batch)
 
-    def _release_held(self, now: float) -> None:
+    def _release_held(self, now: float, heard_until: float) -> None:
         released = []
         rooms: dict[Credit, int] = {}
         for work in self._held.take_due(now):
@@ -255,7 +257,10 @@ class Intake:
                 self._held.hold_until(work, now + LANE_FULL_WAIT_SECONDS)
             rooms[credit] = room - 1
         for assignment in self._ownership.assignments.values():
-            if assignment.end_leases(now):
+            due = assignment.lease_due(now)
+            if due is not None:
+                self._peers.listen_until(due)
+            if due is not None and assignment.end_leases(now, heard_until=heard_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
             released += self._held.take_released(assignment)
         for work in released:
