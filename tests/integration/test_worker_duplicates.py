@@ -25,6 +25,8 @@ def test_an_id_whose_outcome_is_known_runs_once_wherever_it_comes_again(
     whole = envelope("twice", payload=gate.noted())
     pool.submit(Tier.MID, whole)
     pool.result("twice")
+    # The outcome can be read before the worker hears that it is written; until then it is not known.
+    wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)
     value = json.dumps(whole).encode()
     places = {pool.send(Tier.MID, value, key=f"key-{number}".encode()).partition for number in range(8)}
     pool.send(Tier.LOW, value, key=b"twice")
