@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.live_pool import LivePool
     from harness.workers import NewWorker
 
-LETTERS = 2_000
+LETTERS = 5_000
 
 
 def slow_replay(pool: LivePool, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:

@@ -336,7 +336,7 @@ class Dispatcher:
 
         Never while little is in flight: what the last answers took may no longer be true, and only answers tell.
         """
-        if len(self.running) < DOOMED_IN_FLIGHT_MIN:
+        if self._predictor is None or len(self.running) < DOOMED_IN_FLIGHT_MIN:
             return False
         return now_ms + 1000 * self.gate.service_seconds_min(work, now) > work.deadline_ms
 
