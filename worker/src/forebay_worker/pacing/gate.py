@@ -125,7 +125,7 @@ class Gate:
     def prefill_tokens(self, now: float) -> float:
         """Prompt tokens of this worker that wait for their prefill in the backend, as far as the fitted pace and the
         answers tell. Of the prompts that the backend takes in, others have their part."""
-        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        pace = self._prefill_token_seconds
         own = self._prefill_tokens
         if own:
             taken_in = (now - self._prefill_at) / pace if pace else own
@@ -136,8 +136,13 @@ class Gate:
     def prefill_tokens_of_all(self, now: float) -> float:
         """The same with those of other workers: what a new prompt waits for."""
         own = self.prefill_tokens(now)
-        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        pace = self._prefill_token_seconds
         return own + self._prefill_tokens_of_others(pace)
+
+    @property
+    def _prefill_token_seconds(self) -> float:
+        """What a prompt token takes now that waits in the backend."""
+        return self.model.prefill_token_seconds(self._in_flight + self.others_requests)
 
     def _prefill_tokens_of_others(self, pace: float) -> float:
         """A guess: as many for each of their requests as for each of ours; but they hold back too, so no more than a
@@ -189,7 +194,7 @@ class Gate:
         token_seconds = self.model.token_seconds
         if token_seconds is None:
             return Pace(0.0, 0.0, 0.0)
-        prompt_token_seconds = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
+        prompt_token_seconds = self._prefill_token_seconds
         return Pace(prompt_token_seconds * self.prefill_tokens_of_all(now), prompt_token_seconds, token_seconds)
 
     def pace_min(self, now: float) -> Pace:
@@ -204,8 +209,7 @@ class Gate:
 
     def prefill_seconds(self, now: float) -> float:
         """How long the prompts that wait in the backend still take it."""
-        pace = self.model.prefill_token_seconds(self._in_flight + self.others_requests)
-        return self.prefill_tokens_of_all(now) * pace
+        return self.prefill_tokens_of_all(now) * self._prefill_token_seconds
 
     @property
     def knee_requests(self) -> float:
