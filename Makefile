@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
+.PHONY: help bootstrap demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -22,8 +22,11 @@ down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
 # Two at a time, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap ## all tests: unit, contract, integration on real brokers, a short chaos, a thousand simulated histories
-	@$(BIN)/pytest tests -n 2 --dist worksteal
+test: bootstrap ## the tests: unit, contract, integration on real brokers, a short chaos, a thousand simulated histories
+	@$(BIN)/pytest tests -m "not long" -n 2 --dist worksteal
+
+test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
+	@$(BIN)/pytest tests -m long -n 2 --dist worksteal
 
 test-unit: bootstrap ## only the tests that need no broker (seconds)
 	@$(BIN)/pytest tests/unit tests/contract
