@@ -20,7 +20,6 @@ from forebay_producer.dead_letters import (
     Replay,
     plan_replay,
 )
-from forebay_producer.dead_letters_audit import ReplayAudit, Replayed, decode_audit, encode_audit
 from forebay_producer.dead_letters_view import view_of, view_text
 from forebay_schemas.headers import Header
 from forebay_schemas.topics import Pool
@@ -182,46 +181,6 @@ def test_groups_without_end_are_counted_together() -> None:
     ranked = groups.ranked()
     assert len(ranked) == GROUPS_MAX + 1
     assert (ranked[0].name, ranked[0].open) == (OTHERS, 50)
-
-
-AUDIT = ReplayAudit(
-    at=NOW_MS,
-    by="me@here",
-    dead_letter_topic_id="topic-1",
-    partition=1,
-    offset=70_000,
-    request_id="r",
-    replay_count=1,
-    reason=None,
-    topic="forebay.p.requests.high",
-    to_partition=0,
-    to_offset=3,
-    ttl_ms=None,
-)
-
-
-def test_a_replay_is_remembered_by_its_place_and_by_its_request() -> None:
-    replayed = Replayed(topic_id="topic-1")
-    audit = decode_audit(encode_audit(AUDIT))
-    assert audit == AUDIT
-    replayed.add(AUDIT)
-    assert replayed.has_place(1, 70_000)
-    assert not any(replayed.has_place(*place) for place in ((0, 70_000), (1, 70_001), (1, 69_999), (1, 4_464)))
-    assert replayed.has_request("r", 1)
-    assert not replayed.has_request("r", 2)
-    assert not replayed.has_request(None, 1)
-
-
-def test_replays_from_a_topic_that_was_made_anew_do_not_count() -> None:
-    replayed = Replayed(topic_id="topic-2")
-    replayed.add(AUDIT)
-    assert not replayed.has_place(1, 70_000)
-    assert not replayed.has_request("r", 1)
-
-
-@pytest.mark.parametrize("value", [None, b"", b"{}", b'{"action":"cancel","at":1}', b"\xff", encode_audit(AUDIT)[:-9]])
-def test_other_records_of_the_audit_topic_are_no_replays(value: bytes | None) -> None:
-    assert decode_audit(value) is None
 
 
 def test_a_letter_is_shown_without_its_payload_unless_asked() -> None:

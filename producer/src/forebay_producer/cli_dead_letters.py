@@ -18,7 +18,7 @@ from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, comma
 from forebay_producer.cli_submit import _Interruption as Interruption
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.dead_letters import SAMPLES_MAX, By, Group, Groups, Letter, Refusal, plan_replay
-from forebay_producer.dead_letters_audit import Replayed
+from forebay_producer.dead_letters_audit import Handled
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_replay import Replayer, Tally
 from forebay_producer.dead_letters_view import printable, view_of, view_text
@@ -36,10 +36,10 @@ _CLOCK: Final = SystemClock()
 def list_letters(session: Session, *, by: Annotated[By, typer.Option(help="What to group by.")] = By.REASON) -> None:
     """Count the pool's dead letters by kind; those that were replayed are counted apart."""
     reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
-    replayed = reader.replayed()
+    handled = reader.handled()
     groups = Groups(by)
     for letter in reader.letters():
-        groups.add(letter, replayed=_was_replayed(letter, replayed))
+        groups.add(letter, replayed=_was_replayed(letter, handled))
     ranked = groups.ranked()
     if session.output is Output.JSON:
         for group in ranked:
@@ -75,12 +75,12 @@ def show(
     Exits 1 when there is none.
     """
     reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
-    replayed = reader.replayed()
+    handled = reader.handled()
     names = frozenset({request_id})
     found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
     for letter in reader.letters():
         if letter.is_called(names):
-            view = view_of(letter, replayed=_was_replayed(letter, replayed), payload=payload)
+            view = view_of(letter, replayed=_was_replayed(letter, handled), payload=payload)
             found.append(((letter.at_ms, letter.partition, letter.offset), view))
     found.sort(key=lambda one: one[0])
     for number, (_, view) in enumerate(found):
@@ -157,7 +157,7 @@ def replay(
     ttl_ms = None if ttl is None else _ttl_ms(ttl)
     names = frozenset(ids or ())
     reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
-    replayed = reader.replayed()
+    handled = reader.handled()
     replayer = _replayer(session, reader, ttl_ms=ttl_ms) if yes else None
     run = _Run(not_found=set(names))
     failure: ForebayError | None = None
@@ -170,7 +170,7 @@ def replay(
                     break
                 if not run.concerns(letter, names=names, reason=reason):
                     continue
-                if _was_replayed(letter, replayed):
+                if _was_replayed(letter, handled):
                     run.already += 1
                     continue
                 plan = plan_replay(letter, pool=session.pool, now_ms=_CLOCK.wall_ms(), ttl_ms=ttl_ms)
@@ -178,7 +178,7 @@ def replay(
                     run.refuse(letter, plan)
                     continue
                 run.planned[plan.topic] += 1
-                replayed.add_request(plan.request_id, plan.replay_count)
+                handled.add_request(plan.request_id, plan.replay_count)
                 if replayer is not None:
                     replayer.send(plan)
         except ForebayError as error:
@@ -200,8 +200,8 @@ def replay(
     raise typer.Exit(run.exit_code(sent=sent))
 
 
-def _was_replayed(letter: Letter, replayed: Replayed) -> bool:
-    return replayed.has_place(letter.partition, letter.offset) or replayed.has_request(
+def _was_replayed(letter: Letter, handled: Handled) -> bool:
+    return handled.was_replayed_from(letter.partition, letter.offset) or handled.has_request(
         letter.request_id, letter.history.replay_count + 1
     )
 

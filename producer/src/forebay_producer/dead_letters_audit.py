@@ -1,32 +1,107 @@
-"""Which dead letters were replayed: the record of it on the audit topic, and the memory made of all such records. Pure.
+"""What the audit topic says of dead letters: the records of runs that replay or discard them, and the memory made of
+all such records. Pure.
 
-A replay is delivered first and its record right after it. A run that is killed between the two has replayed what no
-record tells of, and the next run sends it again, with the same replay count: workers skip it by request id and replay
-count when they know the outcome, and of two results with both equal the first counts. There is no other way to a
-repeat, but for two runs at the same time.
+A run says `RunStarted`, then of each batch what it is about to send (`Intent`) and, letter by letter, what was
+delivered (`ReplayAudit`), or what it discarded (`DiscardAudit`); in between at least every `ALIVE_SECONDS` anything at
+all (`RunAlive`), and at last `RunEnded`. What a run was about to send and never said to be delivered is looked for
+where it would lie, so a killed run leaves no doubt behind.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 REMEMBERED_REPLAYS_MAX: Final = 200_000
-"""So many (request id, replay count) pairs are kept: 30 MB. All places of replayed dead letters are kept, as bits."""
+"""So many (request id, replay count) pairs are kept: 30 MB. All places of dead letters are kept, as bits."""
+
+ALIVE_SECONDS: Final = 2.0
+"""A run that has nothing to say says so as often."""
+
+LEASE_SECONDS: Final = 10.0
+"""A run that has said nothing for so long is taken for dead by the others, and takes itself for dead well before."""
 
 _BLOCK_BITS: Final = 1 << 16
 
 
-class ReplayAudit(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="action", tag="replay"):
-    """One replay. ``at``: epoch milliseconds. ``by``: user and host.
+class Action(StrEnum):
+    """What a run does with dead letters."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+class Ending(StrEnum):
+    """How a run ended. ``abandoned``: it fell silent, and another run says so, which has cleared up what it left."""
+
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+    CANARY_FAILED = "canary_failed"
+    ABANDONED = "abandoned"
+
+
+class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="action"):
+    """``at``: epoch milliseconds on the clock of whoever writes it."""
+
+    at: int
+
+
+class RunStarted(_Record, tag="run_started", frozen=True, gc=False, kw_only=True):
+    """A run asks for its turn: it is the first of those that go on, in the order of these records.
+
+    It says so again when it had to ask anew. ``by``: user and host. ``selection``: the options that chose the letters,
+    as they were typed. ``ttl_ms``, ``rate_per_second``, ``limit``, ``canary``: as given, None for none.
+    """
+
+    run_id: str
+    by: str
+    does: Action
+    dead_letter_topic_id: str
+    selection: str
+    ttl_ms: int | None = None
+    rate_per_second: float | None = None
+    limit: int | None = None
+    canary: int | None = None
+
+
+class IntendedReplay(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One letter of an intent: its place, which replay of which request, why it died, the topic that it goes to."""
+
+    partition: int
+    offset: int
+    request_id: str
+    replay_count: int
+    reason: str | None
+    topic: str
+
+
+class Intent(_Record, tag="intent", frozen=True, gc=False, kw_only=True):
+    """These letters are about to be sent; of the run's former intents all is known by now.
+
+    ``ends``: for each topic that they go to, the end offset of each of its partitions, as looked up shortly before:
+    none of them lies below. ``by``, ``ttl_ms``: as their `ReplayAudit` is to say.
+    """
+
+    run_id: str
+    by: str
+    dead_letter_topic_id: str
+    ttl_ms: int | None
+    ends: dict[str, list[int]]
+    letters: list[IntendedReplay]
+
+
+class ReplayAudit(_Record, tag="replay", frozen=True, gc=False, kw_only=True):
+    """One replay that was delivered. ``by``: user and host.
 
     ``dead_letter_topic_id``, ``partition``, ``offset``: which dead letter; the id is Kafka's own, since a topic that is
     made anew counts from 0 again. ``replay_count``: what the replay's header says. ``topic``, ``to_partition``,
     ``to_offset``: where the replay lies. ``ttl_ms``: the time it was given, None when the envelope's own counts.
+    ``run_id``: the run that sent it, even when another found it; None in records of versions without runs.
     """
 
-    at: int
     by: str
     dead_letter_topic_id: str
     partition: int
@@ -38,19 +113,50 @@ class ReplayAudit(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field
     to_partition: int
     to_offset: int
     ttl_ms: int | None
+    run_id: str | None = None
 
+
+class DiscardAudit(_Record, tag="discard", frozen=True, gc=False, kw_only=True):
+    """These letters are not to be listed nor replayed any more. ``places``: (partition, offset) pairs."""
+
+    run_id: str
+    by: str
+    dead_letter_topic_id: str
+    places: list[tuple[int, int]]
+
+
+class RunAlive(_Record, tag="run_alive", frozen=True, gc=False, kw_only=True):
+    """The run goes on, or waits for its turn."""
+
+    run_id: str
+
+
+class RunEnded(_Record, tag="run_ended", frozen=True, gc=False, kw_only=True):
+    """The run is over, and nothing of it is in doubt. ``by``: who says so. ``tally``: how many letters of which fate.
+
+    ``error``: why it failed, or which outcomes the canary had.
+    """
+
+    run_id: str
+    by: str
+    ending: Ending
+    tally: dict[str, int]
+    error: str | None = None
+
+
+AuditRecord = RunStarted | Intent | ReplayAudit | DiscardAudit | RunAlive | RunEnded
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(ReplayAudit)
+_decoder: msgspec.json.Decoder[AuditRecord] = msgspec.json.Decoder(AuditRecord)
 
 
-def encode_audit(audit: ReplayAudit) -> bytes:
+def encode_audit(record: AuditRecord) -> bytes:
     """The record value."""
-    return _encoder.encode(audit)
+    return _encoder.encode(record)
 
 
-def decode_audit(value: bytes | None) -> ReplayAudit | None:
-    """The replay that a record tells of; None for records of other actions, and for what is none at all."""
+def decode_audit(value: bytes | None) -> AuditRecord | None:
+    """What a record of the audit topic says; None for records of other actions, and for what is none at all."""
     if value is None:
         return None
     try:
@@ -59,24 +165,48 @@ def decode_audit(value: bytes | None) -> ReplayAudit | None:
         return None
 
 
-class Replayed:
-    """Which dead letters of one topic were replayed."""
+class Places:
+    """A set of places of one topic, (partition, offset): a bit each, in blocks of 65,536 offsets (8 KiB)."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[int, int], bytearray] = {}
+
+    def add(self, partition: int, offset: int) -> None:
+        """Puts one in; what is no offset is left out."""
+        if offset < 0:
+            return
+        block, bit = divmod(offset, _BLOCK_BITS)
+        bits = self._blocks.get((partition, block))
+        if bits is None:
+            bits = self._blocks[partition, block] = bytearray(_BLOCK_BITS // 8)
+        bits[bit >> 3] |= 1 << (bit & 7)
+
+    def has(self, partition: int, offset: int) -> bool:
+        """Whether it is in."""
+        block, bit = divmod(offset, _BLOCK_BITS)
+        bits = self._blocks.get((partition, block))
+        return bits is not None and bool(bits[bit >> 3] >> (bit & 7) & 1)
+
+
+class Handled:
+    """Which dead letters of one topic were replayed or discarded."""
 
     def __init__(self, *, topic_id: str) -> None:
+        """``topic_id``: Kafka's id of the dead-letter topic; records of a topic that was there before do not count."""
         self._topic_id = topic_id
-        self._blocks: dict[tuple[int, int], bytearray] = {}
+        self._replayed = Places()
+        self._discarded = Places()
         self._requests: dict[tuple[str, int], None] = {}
 
-    def add(self, audit: ReplayAudit) -> None:
-        """Takes note of one, unless it is of a topic that was there before this one."""
-        if audit.dead_letter_topic_id != self._topic_id or audit.offset < 0:
-            return
-        block, bit = divmod(audit.offset, _BLOCK_BITS)
-        bits = self._blocks.get((audit.partition, block))
-        if bits is None:
-            bits = self._blocks[audit.partition, block] = bytearray(_BLOCK_BITS // 8)
-        bits[bit >> 3] |= 1 << (bit & 7)
-        self.add_request(audit.request_id, audit.replay_count)
+    def add(self, record: AuditRecord) -> None:
+        """Takes note of one record of the audit topic, of whatever kind."""
+        if isinstance(record, ReplayAudit):
+            if record.dead_letter_topic_id == self._topic_id:
+                self._replayed.add(record.partition, record.offset)
+                self.add_request(record.request_id, record.replay_count)
+        elif isinstance(record, DiscardAudit) and record.dead_letter_topic_id == self._topic_id:
+            for place in record.places:
+                self._discarded.add(*place)
 
     def add_request(self, request_id: str, replay_count: int) -> None:
         """This replay of the request is on its way."""
@@ -84,11 +214,13 @@ class Replayed:
         if len(self._requests) > REMEMBERED_REPLAYS_MAX:
             del self._requests[next(iter(self._requests))]
 
-    def has_place(self, partition: int, offset: int) -> bool:
+    def was_replayed_from(self, partition: int, offset: int) -> bool:
         """Whether the dead letter at this place was replayed."""
-        block, bit = divmod(offset, _BLOCK_BITS)
-        bits = self._blocks.get((partition, block))
-        return bits is not None and bool(bits[bit >> 3] >> (bit & 7) & 1)
+        return self._replayed.has(partition, offset)
+
+    def was_discarded(self, partition: int, offset: int) -> bool:
+        """Whether the dead letter at this place was discarded."""
+        return self._discarded.has(partition, offset)
 
     def has_request(self, request_id: str | None, replay_count: int) -> bool:
         """Whether this replay of the request was made, from whichever of its dead letters: a crash can make two."""

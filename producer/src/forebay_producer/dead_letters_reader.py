@@ -1,4 +1,4 @@
-"""Reads a pool's dead letters, and which of them were replayed. Talks to the brokers; commits nothing.
+"""Reads a pool's dead letters, and what was done with them. Talks to the brokers; commits nothing.
 
 Each reading goes up to the ends that the topic had when it began, one partition after the other, and keeps no record.
 """
@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.dead_letters import Letter, LetterDecoder
-from forebay_producer.dead_letters_audit import Replayed, decode_audit
+from forebay_producer.dead_letters_audit import Handled, decode_audit
 from forebay_producer.passing import until_passed
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, TopicMissingError
@@ -48,14 +48,14 @@ class DeadLetterReader:
         self.topic_id = self._ask_topic_id(admin)
         """Kafka's id of the dead-letter topic."""
 
-    def replayed(self) -> Replayed:
-        """What the audit topic tells of replays up to now."""
-        replayed = Replayed(topic_id=self.topic_id)
+    def handled(self) -> Handled:
+        """What the audit topic tells of dead letters up to now."""
+        handled = Handled(topic_id=self.topic_id)
         for record in self._read(self._pool.audit):
             audit = decode_audit(record.value())
             if audit is not None:
-                replayed.add(audit)
-        return replayed
+                handled.add(audit)
+        return handled
 
     def letters(self) -> Iterator[Letter]:
         """All dead letters up to now; those of a partition in its order."""
