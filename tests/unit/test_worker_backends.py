@@ -190,7 +190,7 @@ def test_the_payload_goes_to_its_path_as_the_bytes_that_came() -> None:
     trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     work = make_work(
         value=b'{"request_id": "r", "biz_type": "rerank", "payload": ' + payload + b"}",
-        headers=[("traceparent", trace), ("forebay-attempt", b"2")],
+        headers=[("traceparent", trace), ("forebay-attempt", b"2"), ("forebay-replay-count", b"1")],
     )
     settings = {"biz_paths": {"rerank": "/v1/rerank"}, "backend_api_key": "s3cret", "worker_id": "w-7"}
     given = call(answer, work, path="/base/", **settings)
@@ -199,8 +199,9 @@ def test_the_payload_goes_to_its_path_as_the_bytes_that_came() -> None:
     assert (seen["method"], seen["path"], seen["body"]) == ("POST", "/base/v1/rerank", payload)
     assert seen["headers"]["x-request-id"] == "r"
     assert seen["headers"]["traceparent"] == trace.decode()
-    # An engine's log then tells a retry from a repetition.
+    # An engine's log then tells a retry or a replay from a repetition.
     assert (seen["headers"]["x-forebay-worker"], seen["headers"]["x-forebay-attempt"]) == ("w-7", "2")
+    assert seen["headers"]["x-forebay-replay-count"] == "1"
     assert seen["headers"]["authorization"] == "Bearer s3cret"
     assert seen["headers"]["content-type"] == "application/json"
 

@@ -124,6 +124,7 @@ class EngineServer:
         execution = self._ledger.begin(request_id=request_id, path=http.path)
         execution.worker = http.headers.get("x-forebay-worker")
         execution.attempt = http.headers.get("x-forebay-attempt")
+        execution.replay_count = http.headers.get("x-forebay-replay-count")
         try:
             return await self._answer(http, execution)
         except UsageError as error:

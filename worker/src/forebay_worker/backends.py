@@ -71,7 +71,7 @@ class HttpBackend:
         self._priority_order = settings.engine_priority
         self._retry_statuses = frozenset(settings.retry_statuses)
         self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
-        # Who asks and for which time: an engine's log then tells a retry from a repetition.
+        # Who asks and for which time: an engine's log then tells a retry or a replay from a repetition.
         headers = {"content-type": "application/json", "x-forebay-worker": settings.worker_id}
         if settings.backend_api_key is not None:
             headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
@@ -100,7 +100,11 @@ class HttpBackend:
             raise BackendFailed(
                 Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error=f"biz_type {request.biz_type!r} is none of {known}")
             )
-        headers = {"x-request-id": request.request_id, "x-forebay-attempt": str(work.attempt)}
+        headers = {
+            "x-request-id": request.request_id,
+            "x-forebay-attempt": str(work.attempt),
+            "x-forebay-replay-count": str(work.history.replay_count),
+        }
         if work.history.traceparent is not None:
             headers[TRACEPARENT] = work.history.traceparent
         try:
