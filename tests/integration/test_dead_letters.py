@@ -125,11 +125,11 @@ def test_what_cannot_be_replayed_is_named_and_stays(pool: LivePool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "give --id ID or --reason CODE"),
-        (("--id", "x", "--reason", "y"), 2, "give --id ID or --reason CODE"),
+        ((), 2, "give --id ID, --reason CODE or another filter"),
+        (("--tier", "urgent"), 2, "error: --tier: is 'urgent'; give high, mid, low or -"),
         (("--id", "x", "--ttl", "8d"), 2, "error: --ttl: is '8d'; give 1ms to 7d"),
-        (("--id", "nobody"), 1, "error: no dead letter of these ids"),
-        (("--reason", "typo"), 1, "error: no dead letter of reason typo; known are completed"),
+        (("--id", "nobody"), 1, "error: no dead letter matches --id nobody\n"),
+        (("--reason", "typo"), 1, "error: no dead letter matches --reason typo; known reasons are completed"),
     ],
 )
 def test_a_replay_of_nothing_says_so(pool: LivePool, arguments: tuple[str, ...], code: int, message: str) -> None:

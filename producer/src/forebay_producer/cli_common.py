@@ -5,6 +5,7 @@ Writes to stdout what was asked for, and to stderr everything else.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import logging
@@ -76,17 +77,21 @@ def command(
 ) -> Callable[[Callable[Concatenate[Session, _CommandOptions], None]], Callable[..., None]]:
     """Registers a command with its own options and the common ones; ``output`` is how it prints unless told.
 
-    A ``ForebayError`` becomes ``error: message`` and its exit code.
+    A parameter whose type is a dataclass stands for one option per field of it, so that commands can share options. A
+    ``ForebayError`` becomes ``error: message`` and its exit code.
     """
 
     def register(function: Callable[Concatenate[Session, _CommandOptions], None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
+        blocks = {each.name: hints[each.name] for each in own if dataclasses.is_dataclass(hints[each.name])}
 
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> None:
             flags = {option: options.pop(option) for option in _COMMON}
             chosen = options.pop("output")
+            for name, block in blocks.items():
+                options[name] = block(**{field.name: options.pop(field.name) for field in dataclasses.fields(block)})
             try:
                 session = _open_session(flags, output=chosen)
                 function(session, *arguments, **options)
@@ -99,10 +104,17 @@ def command(
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
-        annotations = {parameter.name: hints[parameter.name] for parameter in own} | dict(_COMMON)
-        annotations["output"] = Annotated[Output, typer.Option(help="How to print.")]
-        defaults = {parameter.name: parameter.default for parameter in own} | dict.fromkeys(_COMMON)
-        defaults["output"] = output
+        annotations: dict[str, Any] = {}
+        defaults: dict[str, Any] = {}
+        for parameter in own:
+            if (block := blocks.get(parameter.name)) is not None:
+                annotations |= get_type_hints(block, include_extras=True)
+                defaults |= {field.name: field.default for field in dataclasses.fields(block)}
+            else:
+                annotations[parameter.name] = hints[parameter.name]
+                defaults[parameter.name] = parameter.default
+        annotations |= {**_COMMON, "output": Annotated[Output, typer.Option(help="How to print.")]}
+        defaults |= {**dict.fromkeys(_COMMON), "output": output}
         run.__annotations__ = annotations | {"return": None}
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [

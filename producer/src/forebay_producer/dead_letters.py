@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from forebay_producer.dead_letters_audit import Handled
 from forebay_schemas import headers as h
 from forebay_schemas.envelope import JsonCodec, Request, deadline_ms, payload_hints
 from forebay_schemas.envelope_problems import is_request_id
@@ -102,10 +103,31 @@ class Letter:
         return self.header(h.REASON)
 
     @property
+    def error_class(self) -> str | None:
+        """The class of the error, as Spring's header has it."""
+        return self.header(h.DLT_EXCEPTION_FQCN)
+
+    @property
+    def error(self) -> str | None:
+        """What the error said."""
+        return self.header(h.DLT_EXCEPTION_MESSAGE)
+
+    @property
     def tenant(self) -> str | None:
+        """Whose request it was: by the envelope, else by the header."""
         if self.request is not None and self.request.tenant is not None:
             return self.request.tenant
         return self.history.tenant
+
+    @property
+    def biz_type(self) -> str | None:
+        """What kind of request it was."""
+        return None if self.request is None else self.request.biz_type
+
+    @property
+    def model(self) -> str | None:
+        """The model that the payload asks for."""
+        return None if self.request is None else payload_hints(self.request).model
 
 
 class LetterDecoder:
@@ -151,7 +173,6 @@ class By(StrEnum):
 
 
 def _group_of(letter: Letter, by: By) -> str | None:
-    request = letter.request
     match by:
         case By.REASON:
             return letter.reason
@@ -160,11 +181,11 @@ def _group_of(letter: Letter, by: By) -> str | None:
         case By.TENANT:
             return letter.tenant
         case By.BIZ_TYPE:
-            return None if request is None else request.biz_type
+            return letter.biz_type
         case By.MODEL:
-            return None if request is None else payload_hints(request).model
+            return letter.model
         case By.ERROR_CLASS:
-            return letter.header(h.DLT_EXCEPTION_FQCN)
+            return letter.error_class
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,6 +226,13 @@ class Groups:
     def ranked(self) -> list[Group]:
         """Those with the most that are not replayed first."""
         return sorted(self._groups.values(), key=lambda group: (-group.open, -group.replayed, group.name or ""))
+
+
+def was_replayed(letter: Letter, handled: Handled) -> bool:
+    """Whether the letter, or another one of the same death, was replayed."""
+    return handled.was_replayed_from(letter.partition, letter.offset) or handled.has_request(
+        letter.request_id, letter.history.replay_count + 1
+    )
 
 
 class Refusal(Enum):

@@ -1,0 +1,74 @@
+"""The options by which every dead-letter command is told which dead letters are meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+
+from forebay_producer.cli_values import point_in_time_ms
+from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import TIERS
+
+_PANEL: Final = "Which dead letters (all of them unless told; each filter may be repeated and means any of its values)"
+
+
+def _option(name: str, metavar: str, help_text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help_text, rich_help_panel=_PANEL, show_default=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionOptions:
+    """A command that has a parameter of this type has these options in its place (see `cli_common.command`)."""
+
+    reason: Annotated[
+        list[str] | None, _option("--reason", "CODE", "Those that died of this reason: backend_error, say.")
+    ] = None
+    model: Annotated[list[str] | None, _option("--model", "NAME", "Those whose payload asks for this model.")] = None
+    tenant: Annotated[
+        list[str] | None, _option("--tenant", "NAME", "Those of this tenant; - for those without one.")
+    ] = None
+    tier: Annotated[
+        list[str] | None, _option("--tier", "TIER", "Those that died in this tier: high, mid or low; - if unknown.")
+    ] = None
+    biz_type: Annotated[list[str] | None, _option("--biz-type", "NAME", "Those of this biz_type.")] = None
+    error_class: Annotated[
+        list[str] | None, _option("--error-class", "NAME", "Those with this class of error, as Spring's header has it.")
+    ] = None
+    ids: Annotated[
+        list[str] | None,
+        _option("--id", "ID", "Those with this request id, record key or place (partition:offset, 0:17)."),
+    ] = None
+    since: Annotated[
+        str | None, _option("--since", "TIME", "Those that died from then on: 2h (ago) or 2026-01-31T09:00:00Z.")
+    ] = None
+    until: Annotated[str | None, _option("--until", "TIME", "Those that died before that: a time as for --since.")] = (
+        None
+    )
+
+    def selection(self, *, now_ms: int) -> Selection:
+        """What the options say. Raises ``UsageError`` naming the option that is wrong."""
+        for tier in self.tier or ():
+            if tier not in TIERS and tier != NONE:
+                raise UsageError("--tier", f"is {tier!r}", fix=f"give {', '.join(TIERS)} or {NONE}")
+        since = None if self.since is None else point_in_time_ms(self.since, field="--since", now_ms=now_ms)
+        until = None if self.until is None else point_in_time_ms(self.until, field="--until", now_ms=now_ms)
+        if since is not None and until is not None and since >= until:
+            raise UsageError("--until", "is not after --since", fix="give a later time, or leave it out")
+        return Selection(
+            reason=_values(self.reason),
+            model=_values(self.model),
+            tenant=_values(self.tenant),
+            tier=_values(self.tier),
+            biz_type=_values(self.biz_type),
+            error_class=_values(self.error_class),
+            id=_values(self.ids),
+            since=since,
+            until=until,
+        )
+
+
+def _values(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(sorted(set(given or ())))

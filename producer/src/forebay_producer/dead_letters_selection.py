@@ -1,0 +1,100 @@
+"""Which dead letters are meant: the filters of all dead-letter commands, as one value. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Final
+
+import msgspec
+
+from forebay_producer.dead_letters import Letter
+
+NONE: Final = "-"
+"""Stands for "it has none": no tenant, say. `list` writes it so, too."""
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
+    """Filters; a letter must pass all that are given, by any one of a filter's values.
+
+    ``id``: a request id, a record's key or a place (partition:offset). ``since`` (inclusive), ``until`` (exclusive):
+    epoch milliseconds at which it died. Encoded as JSON it has only what was given, and it can be decoded again.
+    """
+
+    reason: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    tenant: tuple[str, ...] = ()
+    tier: tuple[str, ...] = ()
+    biz_type: tuple[str, ...] = ()
+    error_class: tuple[str, ...] = ()
+    id: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no filter is given."""
+        return not self._checks
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """The ids, for `Letter.is_called`."""
+        return frozenset(self.id)
+
+    def matches(self, letter: Letter) -> bool:
+        """Whether the letter is meant. Never raises."""
+        return all(check(letter) for check in self._checks)
+
+    def __str__(self) -> str:
+        """The options that say it, in a stable order, as one could type them; ``(all)`` without any."""
+        words: list[str] = []
+        for option, values in (
+            ("--reason", self.reason),
+            ("--model", self.model),
+            ("--tenant", self.tenant),
+            ("--tier", self.tier),
+            ("--biz-type", self.biz_type),
+            ("--error-class", self.error_class),
+            ("--id", self.id),
+            ("--since", () if self.since is None else (rfc3339(self.since),)),
+            ("--until", () if self.until is None else (rfc3339(self.until),)),
+        ):
+            for value in values:
+                # "--tenant -x" would be read as two options.
+                words += [f"{option}={value}"] if value.startswith("-") and value != NONE else [option, value]
+        return shlex.join(words) or "(all)"
+
+    @cached_property
+    def _checks(self) -> list[Callable[[Letter], bool]]:
+        # The cheap ones come first: a letter decodes what it is asked for.
+        checks: list[Callable[[Letter], bool]] = []
+        since, until, ids = self.since, self.until, self.ids
+        if since is not None:
+            checks.append(lambda letter: letter.at_ms >= since)
+        if until is not None:
+            checks.append(lambda letter: letter.at_ms < until)
+        for wanted, found in (
+            (self.reason, lambda letter: letter.reason),
+            (self.error_class, lambda letter: letter.error_class),
+            (self.tier, lambda letter: letter.tier),
+            (self.tenant, lambda letter: letter.tenant),
+            (self.biz_type, lambda letter: letter.biz_type),
+            (self.model, lambda letter: letter.model),
+        ):
+            if wanted:
+                checks.append(_is_one_of(frozenset(wanted), found))
+        if ids:
+            checks.append(lambda letter: bool(letter.is_called(ids)))
+        return checks
+
+
+def _is_one_of(wanted: frozenset[str], found: Callable[[Letter], str | None]) -> Callable[[Letter], bool]:
+    return lambda letter: (found(letter) or NONE) in wanted
+
+
+def rfc3339(epoch_ms: int) -> str:
+    """The time in UTC, with milliseconds only where there are some: 2026-01-31T09:00:00Z."""
+    timespec = "milliseconds" if epoch_ms % 1000 else "seconds"
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
