@@ -62,9 +62,11 @@ def test_a_request_is_kept_longer_than_its_deadline_can_be() -> None:
             assert int(spec.config["retention.ms"]) >= TTL_MS_MAX + DAY_MS
 
 
-def test_request_retry_results_and_coordination_topics_have_the_brokers_time() -> None:
+def test_request_retry_results_coordination_and_control_topics_have_the_brokers_time() -> None:
     for name, spec in specs().items():
-        on_append = ".requests." in name or ".retry." in name or name.endswith((".results", ".coordination"))
+        on_append = (
+            ".requests." in name or ".retry." in name or name.endswith((".results", ".coordination", ".control"))
+        )
         assert (spec.config.get("message.timestamp.type") == "LogAppendTime") is on_append
 
 

@@ -2,10 +2,12 @@
 
 with Producer(bootstrap_servers="127.0.0.1:9092", pool="default") as producer:
     accepted = producer.submit({"biz_type": "chat_completion", "priority": "high", "payload": {...}})
+    accepted.expedite()  # or accepted.cancel()
     result = producer.outcome(accepted.request_id, timeout_seconds=30)
 """
 
-from forebay_producer.client import Producer
+from forebay_producer.client import Handle, Producer
+from forebay_producer.control import ControlAnswer
 from forebay_producer.errors import (
     NotDeliveredError,
     OutcomeTimeoutError,
@@ -17,6 +19,7 @@ from forebay_producer.errors import (
 )
 from forebay_producer.sender import Submitted
 from forebay_producer.settings import ProducerSettings
+from forebay_schemas.control import ControlAction, ControlOutcome
 from forebay_schemas.envelope import Request
 from forebay_schemas.errors import (
     BrokerUnreachableError,
@@ -31,8 +34,12 @@ from forebay_schemas.results import Result
 
 __all__ = [
     "BrokerUnreachableError",
+    "ControlAction",
+    "ControlAnswer",
+    "ControlOutcome",
     "EnvelopeError",
     "ForebayError",
+    "Handle",
     "KafkaFailedError",
     "NotDeliveredError",
     "OutcomeTimeoutError",

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from forebay_producer.control import ControlAnswer, ControlDesk, Target
 from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
 from forebay_producer.outcome_watch import OutcomeWatch
 from forebay_producer.prepare import prepare
@@ -21,6 +22,7 @@ from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, R
 from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock, SystemClock
+from forebay_schemas.control import ControlAction
 from forebay_schemas.envelope import Request
 from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.results import Result, decode_result
@@ -35,7 +37,24 @@ _BATCH_POLL_RECORDS: Final = 500
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
+CONTROL_WAIT_SECONDS: Final = 5.0
+"""How long a cancel or an expedite waits for a worker's answer, unless told."""
+
 _log = structlog.get_logger("forebay.producer")
+
+
+class Handle(Submitted, frozen=True, gc=False, kw_only=True):
+    """A request that ``producer`` has submitted: where it lies, and what can still be done about it."""
+
+    producer: Producer
+
+    def cancel(self, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
+        """As `Producer.cancel`."""
+        return self.producer.cancel(self, wait_seconds=wait_seconds)
+
+    def expedite(self, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
+        """As `Producer.expedite`."""
+        return self.producer.expedite(self, wait_seconds=wait_seconds)
 
 
 class Producer:
@@ -70,6 +89,8 @@ class Producer:
         self._reports = ReportServer(self._single)
         self._bulk: Sender | None = None
         self._watch: OutcomeWatch | None = None
+        self._desk: ControlDesk | None = None
+        self._desk_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -88,7 +109,7 @@ class Producer:
 
     def submit(
         self, request: Request | Mapping[str, Any], *, tier: Tier | str | None = None, traceparent: str | None = None
-    ) -> Submitted:
+    ) -> Handle:
         """Sends one request and returns once the broker has it on all in-sync replicas.
 
         ``request`` is the envelope; ``request_id`` and the deadline are filled in when missing, and what is no field of
@@ -108,11 +129,11 @@ class Producer:
         assert pending.outcome is not None
         if isinstance(pending.outcome, ForebayError):
             raise pending.outcome
-        return pending.outcome
+        return self._handle(pending.outcome)
 
     def submit_batch(
         self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | str | None = None
-    ) -> list[Submitted | ForebayError]:
+    ) -> list[Handle | ForebayError]:
         """Sends many requests, pipelined; returns in their order what `submit` would have returned or raised for each.
 
         One that fails stops no other. Raises only when nothing could be sent at all: ``TopicMissingError``,
@@ -129,7 +150,44 @@ class Producer:
                 sent.append(error)
             if number % _BATCH_POLL_RECORDS == 0:
                 sender.serve_reports(timeout_seconds=0)
-        return [sender.wait_for(one) if isinstance(one, Pending) else one for one in sent]
+        outcomes = (sender.wait_for(one) if isinstance(one, Pending) else one for one in sent)
+        return [one if isinstance(one, ForebayError) else self._handle(one) for one in outcomes]
+
+    def cancel(self, request: Submitted | str, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
+        """Asks the workers to end a request as ``cancelled``, whether it waits or runs; waits for their answer.
+
+        ``request`` is what `submit` returned, or an id alone: that is found by whoever holds it, or as soon as it is
+        read. With ``wait_seconds`` 0 it returns once the wish is on all in-sync replicas, and says nothing of outcomes.
+
+        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: nothing was asked for.
+        """
+        return self.control_batch(ControlAction.CANCEL, [request], wait_seconds=wait_seconds)[0]
+
+    def expedite(self, request: Submitted | str, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
+        """Asks the workers to move a request that waits to the high tier; its deadline stays. Else as `cancel`."""
+        return self.control_batch(ControlAction.EXPEDITE, [request], wait_seconds=wait_seconds)[0]
+
+    def control_batch(
+        self,
+        action: ControlAction,
+        requests: Iterable[Submitted | str],
+        *,
+        wait_seconds: float = CONTROL_WAIT_SECONDS,
+    ) -> list[ControlAnswer]:
+        """As `cancel` or `expedite`, for many at once; the answers are in the requests' order."""
+        targets = [
+            Target(request)
+            if isinstance(request, str)
+            else Target(request.request_id, request.topic, request.partition, request.offset)
+            for request in requests
+        ]
+        with self._desk_lock:
+            self._check_usable()
+            if self._desk is None:
+                self._desk = ControlDesk(
+                    self._connection, pool=self._pool, delivery_seconds=self._delivery_seconds, clock=self._clock
+                )
+        return self._desk.ask(action, targets, wait_seconds=wait_seconds)
 
     def outcome(
         self, request_id: str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
@@ -183,6 +241,8 @@ class Producer:
             self._closed = True
         if self._watch is not None:
             self._watch.close()
+        if self._desk is not None:
+            self._desk.close()
         self._stop_reports()
         undelivered = self._single.close()
         if self._bulk is not None:
@@ -190,6 +250,16 @@ class Producer:
         if undelivered:
             _log.warning("closed with requests not acknowledged", requests=len(undelivered))
         return undelivered
+
+    def _handle(self, submitted: Submitted) -> Handle:
+        return Handle(
+            request_id=submitted.request_id,
+            topic=submitted.topic,
+            partition=submitted.partition,
+            offset=submitted.offset,
+            enqueued_at=submitted.enqueued_at,
+            producer=self,
+        )
 
     def _make_sender(self, *, linger_ms: int | None) -> Sender:
         return Sender(

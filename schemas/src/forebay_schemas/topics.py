@@ -76,7 +76,7 @@ class Pool:
 
     @property
     def control(self) -> str:
-        """Cancels and expedites, keyed by request id; compacted."""
+        """Cancels and expedites, keyed by action and request id; compacted."""
         return f"forebay.{self.name}.control"
 
     @property
@@ -137,7 +137,15 @@ class Pool:
             spec(self.results, partitions, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week),
             spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
             # Outlives the longest deadline: a cancel must still be there when its request is read at last.
-            spec(self.control, 1, LATER_BYTES_MAX, cleanup_policy="compact,delete", retention_ms=waiting),
+            # The brokers' time tells which requests were there when it was written.
+            spec(
+                self.control,
+                1,
+                LATER_BYTES_MAX,
+                message_timestamp_type=on_append,
+                cleanup_policy="compact,delete",
+                retention_ms=waiting,
+            ),
             # The brokers' time here is what a worker tells its own clock's error by, before it has any result to show.
             spec(
                 self.coordination,

@@ -1,0 +1,225 @@
+"""Cancels and expedites: writes what is wanted to the control topic, and reads what the workers answer.
+
+Speaks to the brokers. Used by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Producer as KafkaProducer
+
+from forebay_producer.passing import PASSING, until_passed
+from forebay_producer.who import user_and_host
+from forebay_schemas.clock import Clock
+from forebay_schemas.control import (
+    DONE,
+    Control,
+    ControlAction,
+    Controlled,
+    ControlOutcome,
+    control_key,
+    decode_controlled,
+    encode_control,
+)
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    producer_config,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+
+BETTER_ANSWER_SECONDS: Final = 1.0
+"""After a worker has said that it is too late, another may still say that it was in time: a retry lies elsewhere."""
+
+_POLL_SECONDS: Final = 0.05
+_QUEUED_RECORDS: Final = 10_000
+
+
+class Target(NamedTuple):
+    """Which request is meant: its id and, if known, where it was submitted to."""
+
+    request_id: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+
+class ControlAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What came of a cancel or an expedite.
+
+    ``outcome`` is None when no worker has answered in time: what is wanted is written down, and done as soon as a
+    worker comes to it. ``topic``, ``partition`` and ``offset`` say where an expedited request lies now, ``worker`` who
+    did it.
+    """
+
+    request_id: str
+    action: ControlAction
+    outcome: ControlOutcome | None
+    worker: str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the request is what was asked for."""
+        return self.outcome in DONE
+
+
+class ControlDesk:
+    """Writes control records and waits for answers. Must be closed.
+
+    ``delivery_seconds``: how long a record may wait for its acknowledgement.
+    """
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, delivery_seconds: float, clock: Clock) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._clock = clock
+        self._delivery_seconds = delivery_seconds
+        config = producer_config(connection, client_id="forebay-control", record_bytes_max=REQUEST_BYTES_MAX)
+        config["message.timeout.ms"] = int(delivery_seconds * 1000)
+        self._client = create_client(KafkaProducer, config)
+        self._topics_exist = False
+
+    def close(self) -> None:
+        """Lets go of the brokers. May be called again."""
+        self._client.flush(0)
+
+    def ask(self, action: ControlAction, targets: Sequence[Target], *, wait_seconds: float) -> list[ControlAnswer]:
+        """Writes down what is wanted of each request, and gives for each what a worker answered within the time.
+
+        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: it is not written down.
+        """
+        if not self._topics_exist:
+            topics = [self._pool.control, self._pool.coordination]
+            require_topics(self._client, topics, connection=self._connection, pool=self._pool.name)
+            self._topics_exist = True
+        if wait_seconds <= 0:
+            self._write(action, targets)
+            return [ControlAnswer(request_id=target.request_id, action=action, outcome=None) for target in targets]
+        with _Answers(self._connection, pool=self._pool, clock=self._clock) as answers:
+            self._write(action, targets)
+            heard = answers.hear(action, {target.request_id for target in targets}, wait_seconds=wait_seconds)
+        return [_answer(action, target.request_id, heard.get(target.request_id)) for target in targets]
+
+    def _write(self, action: ControlAction, targets: Sequence[Target]) -> None:
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        now_ms, by = self._clock.wall_ms(), user_and_host()
+        for number, target in enumerate(targets, start=1):
+            control = Control(
+                action=action,
+                request_id=target.request_id,
+                topic=target.topic,
+                partition=target.partition,
+                offset=target.offset,
+                at=now_ms,
+                by=by,
+            )
+            self._client.produce(
+                self._pool.control,
+                encode_control(control),
+                control_key(action, target.request_id),
+                on_delivery=delivered,
+            )
+            if number % _QUEUED_RECORDS == 0:
+                self._client.flush(self._delivery_seconds)
+        if self._client.flush(self._delivery_seconds + 2.0):
+            raise BrokerUnreachableError(
+                f"no acknowledgement from {self._connection.bootstrap_servers} within {self._delivery_seconds:g} s"
+            )
+        if failures:
+            raise as_forebay_error(failures[0], connection=self._connection, doing=f"writing to {self._pool.control}")
+
+
+def _answer(action: ControlAction, request_id: str, heard: Controlled | None) -> ControlAnswer:
+    if heard is None:
+        return ControlAnswer(request_id=request_id, action=action, outcome=None)
+    return ControlAnswer(
+        request_id=request_id,
+        action=action,
+        outcome=heard.outcome,
+        worker=heard.worker,
+        topic=heard.topic,
+        partition=heard.partition,
+        offset=heard.offset,
+    )
+
+
+class _Answers:
+    """Follows the coordination topic from its making on."""
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
+        self._connection = connection
+        self._clock = clock
+        self._topic = topic = pool.coordination
+        config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "latest"}
+        self._consumer = create_client(Consumer, config)
+        try:
+            count = require_topics(self._consumer, [topic], connection=connection, pool=pool.name)[topic]
+            self._consumer.assign(until_passed()(self._ends, count))
+        except BaseException as error:
+            self._consumer.close()
+            if isinstance(error, KafkaException):
+                raise self._explain(error.args[0]) from None
+            raise
+
+    def __enter__(self) -> _Answers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def hear(self, action: ControlAction, request_ids: set[str], *, wait_seconds: float) -> dict[str, Controlled]:
+        """The answers that came in time, the best one of each request."""
+        now = self._clock.monotonic()
+        end = now + wait_seconds
+        heard: dict[str, Controlled] = {}
+        open_until = dict.fromkeys(request_ids, end)
+        while open_until and (now := self._clock.monotonic()) < max(open_until.values()):
+            message = self._consumer.poll(_POLL_SECONDS)
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                if error.code() in PASSING or is_unreachable(error):
+                    continue
+                raise self._explain(error)
+            answer = decode_controlled(message.value())
+            if answer is None or answer.action is not action or answer.request_id not in open_until:
+                continue
+            heard[answer.request_id] = answer
+            if answer.outcome in DONE:
+                del open_until[answer.request_id]
+            else:
+                open_until[answer.request_id] = min(end, now + BETTER_ANSWER_SECONDS)
+        return heard
+
+    def _ends(self, count: int) -> list[TopicPartition]:
+        partitions = [TopicPartition(self._topic, number) for number in range(count)]
+        return [
+            TopicPartition(
+                each.topic,
+                each.partition,
+                self._consumer.get_watermark_offsets(each, timeout=METADATA_TIMEOUT_SECONDS)[1],
+            )
+            for each in partitions
+        ]
+
+    def _explain(self, error: KafkaError) -> ForebayError:
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {self._topic}")
