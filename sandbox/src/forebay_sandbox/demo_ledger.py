@@ -10,12 +10,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from forebay_sandbox.demo_samples import NOTHING_YET, Sample
 from forebay_sandbox.demo_traffic import Arrival
 from forebay_schemas.reasons import Status
 from forebay_schemas.results import Result
 from forebay_schemas.tiers import TIERS, Tier
+
+
+class Due(Protocol):
+    """A request to come: when, and in which tier."""
+
+    @property
+    def at_seconds(self) -> float: ...
+
+    @property
+    def tier(self) -> Tier: ...
 
 
 class DirectOutcome(StrEnum):
@@ -40,7 +51,7 @@ class DirectCall:
 class Passage:
     """One accepted request's way through Forebay. Without a result, ``result`` and what follows it are None."""
 
-    arrival: Arrival
+    arrival: Due
     accepted_seconds: float
     result: Result | None = None
     ended_seconds: float | None = None
@@ -62,7 +73,7 @@ class Ledger:
         self._early: dict[str, tuple[Result, float]] = {}  # results that overtook their delivery report
         self._counts: Counter[tuple[Tier, Status | None]] = Counter()  # None: accepted
 
-    def accept(self, request_id: str, arrival: Arrival, *, at_seconds: float) -> None:
+    def accept(self, request_id: str, arrival: Due, *, at_seconds: float) -> None:
         """The broker has it: from here on it must end in exactly one outcome."""
         assert request_id not in self._passages, f"{request_id} was accepted twice"
         self._passages[request_id] = Passage(arrival=arrival, accepted_seconds=at_seconds)

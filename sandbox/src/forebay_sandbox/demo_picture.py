@@ -12,29 +12,29 @@ from forebay_sandbox.demo_ledger import Series
 from forebay_sandbox.demo_report import Figures
 from forebay_schemas.tiers import TIERS, Tier
 
-_INK: Final = "#22313f"
-_MUTED: Final = "#6b7a88"
+INK: Final = "#22313f"
+MUTED: Final = "#6b7a88"
 _ARRIVALS: Final = "#9db4cc"
 _DISPATCHES: Final = "#0b7a75"
 _REFUSED: Final = "#c8553d"
-_TIER_COLORS: Final = {Tier.HIGH: "#c8553d", Tier.MID: "#e0a458", Tier.LOW: "#7ca5b8"}
+TIER_COLORS: Final = {Tier.HIGH: "#c8553d", Tier.MID: "#e0a458", Tier.LOW: "#7ca5b8"}
 # Any: matplotlib types the keys as a literal of some three hundred names.
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 11,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "text.color": _INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "text.color": INK,
     "legend.frameon": False,
 }
 
 
 def draw(series: Series, figures: Figures, *, path: Path) -> None:
     """Write the picture to ``path``; its folder must be there."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 12), dpi=100, facecolor="white")
         flow, backlog, pace, engine, direct = figure.subplots(
             5, 1, sharex=True, gridspec_kw={"height_ratios": [1.2, 1, 0.9, 0.5, 1], "hspace": 0.45}
@@ -43,7 +43,7 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         seconds = range(series.seconds)
         _title(figure, figures)
 
-        heading = {"loc": "left", "fontsize": 12, "fontweight": "bold", "color": _INK}
+        heading = {"loc": "left", "fontsize": 12, "fontweight": "bold", "color": INK}
         flow.set_title("Requests per second", **heading)
         flow.fill_between(seconds, series.arrivals, step="post", color=_ARRIVALS, alpha=0.6, lw=0, label="arriving")
         flow.step(seconds, series.dispatches, where="post", color=_DISPATCHES, lw=2.2, label="dispatched to the engine")
@@ -54,7 +54,7 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         backlog.stackplot(
             [second + 1 for second in seconds],
             [series.backlog[tier] for tier in TIERS],
-            colors=[_TIER_COLORS[tier] for tier in TIERS],
+            colors=[TIER_COLORS[tier] for tier in TIERS],
             labels=list(TIERS),
             alpha=0.9,
             lw=0,
@@ -62,7 +62,7 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         backlog.legend(loc="upper right", ncols=3)
 
         pace.set_title("Limit that the workers found, and requests in flight", **heading)
-        pace.step(seconds, series.limit, where="post", color=_INK, lw=1.8, label="limit")
+        pace.step(seconds, series.limit, where="post", color=INK, lw=1.8, label="limit")
         pace.fill_between(
             seconds, series.in_flight, step="post", color=_DISPATCHES, alpha=0.45, lw=0, label="in flight"
         )
@@ -77,14 +77,14 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         bottom = [0] * series.seconds
         for values, color, label in (
             (series.direct_completed, _ARRIVALS, "answered"),
-            (series.direct_timed_out, _TIER_COLORS[Tier.MID], "timed out"),
+            (series.direct_timed_out, TIER_COLORS[Tier.MID], "timed out"),
             (series.direct_refused, _REFUSED, "refused (503)"),
         ):
             if any(values) or values is series.direct_completed:
                 direct.bar(seconds, values, bottom=bottom, width=0.9, align="edge", color=color, label=label)
             bottom = [below + value for below, value in zip(bottom, values, strict=True)]
         direct.legend(loc="upper right", ncols=3)
-        direct.set_xlabel("seconds", color=_INK)
+        direct.set_xlabel("seconds", color=INK)
 
         top = 1.08 * max([*series.arrivals, *series.dispatches, 1])
         for axes in (flow, direct):
@@ -106,4 +106,4 @@ def _title(figure: Figure, figures: Figures) -> None:
         ours += f", high tier P95 {high.p95:.1f} s"
     unserved = sum(figures.direct_total(name) for name in ("refused", "timed_out", "failed"))
     without = f"Without it {unserved} of {figures.direct_total('sent')} got no answer."
-    figure.text(0.07, 0.941, f"{ours}, {figures.total('lost')} lost.   {without}", fontsize=12, color=_MUTED)
+    figure.text(0.07, 0.941, f"{ours}, {figures.total('lost')} lost.   {without}", fontsize=12, color=MUTED)

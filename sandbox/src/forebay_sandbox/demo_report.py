@@ -1,4 +1,4 @@
-"""The demo's figures: percentiles, the JSON object they end in, and the promises they are held to. Pure."""
+"""The demos' figures: percentiles, the JSON object they end in, and the promises they are held to. Pure."""
 
 from __future__ import annotations
 
@@ -63,17 +63,23 @@ class DirectFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """The whole run. ``offered`` is what was to be sent; ``duplicated`` what the engine ran more than once."""
+class ForebayFigures:
+    """What passed through Forebay. ``offered`` is what was to be sent; ``duplicated`` what was run more than once."""
 
     offered: int
     duplicated: int
     tiers: dict[Tier, TierFigures]
-    direct: dict[Tier, DirectFigures]
 
     def total(self, name: str) -> int:
         """The sum of one of the tiers' counts."""
         return sum(getattr(self.tiers[tier], name) for tier in TIERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(ForebayFigures):
+    """The whole run of the pulse."""
+
+    direct: dict[Tier, DirectFigures]
 
     def direct_total(self, name: str) -> int:
         """The sum of one of the direct counts."""
@@ -81,13 +87,18 @@ class Figures:
 
 
 def figures_of(*, offered: int, passages: Sequence[Passage], direct: Sequence[DirectCall], duplicated: int) -> Figures:
-    """The figures of a run that is over: an accepted request without a result is lost."""
+    """The figures of a run that is over."""
     return Figures(
         offered=offered,
         duplicated=duplicated,
-        tiers={tier: _tier([one for one in passages if one.arrival.tier is tier]) for tier in TIERS},
+        tiers=tier_figures(passages),
         direct={tier: _direct([one for one in direct if one.arrival.tier is tier]) for tier in TIERS},
     )
+
+
+def tier_figures(passages: Sequence[Passage]) -> dict[Tier, TierFigures]:
+    """By the tier that each was submitted to, of a run that is over: an accepted request without a result is lost."""
+    return {tier: _tier([one for one in passages if one.arrival.tier is tier]) for tier in TIERS}
 
 
 def _tier(passages: Sequence[Passage]) -> TierFigures:
@@ -126,9 +137,9 @@ def _direct(calls: Sequence[DirectCall]) -> DirectFigures:
     )
 
 
-def broken_promises(figures: Figures) -> list[str]:
-    """One sentence for each promise the run did not keep; nothing when all is well."""
-    accepted, completed = figures.total("accepted"), figures.total("completed")
+def broken_guarantees(figures: ForebayFigures) -> list[str]:
+    """One sentence for each thing that must not happen in any run: not accepted, lost, run twice."""
+    accepted = figures.total("accepted")
     broken = []
     if accepted < figures.offered:
         broken.append(f"{figures.offered - accepted} of {figures.offered} requests were not accepted by the broker")
@@ -136,6 +147,13 @@ def broken_promises(figures: Figures) -> list[str]:
         broken.append(f"{lost} accepted requests have no outcome: lost")
     if figures.duplicated:
         broken.append(f"{figures.duplicated} requests were executed more than once")
+    return broken
+
+
+def broken_promises(figures: Figures) -> list[str]:
+    """One sentence for each promise the run did not keep; nothing when all is well."""
+    accepted, completed = figures.total("accepted"), figures.total("completed")
+    broken = broken_guarantees(figures)
     if completed < COMPLETED_SHARE_MIN * accepted:
         broken.append(f"{completed} of {accepted} completed, which is less than {COMPLETED_SHARE_MIN:.0%}")
     high = figures.tiers[Tier.HIGH].end_to_end
@@ -144,24 +162,30 @@ def broken_promises(figures: Figures) -> list[str]:
     return broken
 
 
-def as_json(figures: Figures) -> dict[str, Any]:
-    """The object that the demo prints last. Seconds are rounded to milliseconds; null where nothing completed."""
+def forebay_as_json(figures: ForebayFigures) -> dict[str, Any]:
+    """The part of the object that every demo prints last. Seconds, to the millisecond; null where nothing completed."""
     return {
         **{name: figures.total(name) for name in ("accepted", "completed", "expired", "failed", "lost")},
         "duplicated": figures.duplicated,
         "tiers": {
             tier.value: {
-                **_named(one.end_to_end, "{}_seconds"),
-                **_named(one.queue, "queue_{}_seconds"),
+                **named(one.end_to_end, "{}_seconds"),
+                **named(one.queue, "queue_{}_seconds"),
                 **{name: getattr(one, name) for name in ("accepted", "completed", "expired", "failed", "lost")},
             }
             for tier, one in figures.tiers.items()
         },
+    }
+
+
+def as_json(figures: Figures) -> dict[str, Any]:
+    """The object that the pulse demo prints last."""
+    return forebay_as_json(figures) | {
         "direct": {
             **{name: figures.direct_total(name) for name in _DIRECT_COUNTS},
             "tiers": {
                 tier.value: {
-                    **_named(one.end_to_end, "{}_seconds"),
+                    **named(one.end_to_end, "{}_seconds"),
                     **{name: getattr(one, name) for name in _DIRECT_COUNTS},
                 }
                 for tier, one in figures.direct.items()
@@ -173,7 +197,8 @@ def as_json(figures: Figures) -> dict[str, Any]:
 _DIRECT_COUNTS: Final = ("sent", "completed", "refused", "timed_out", "failed")
 
 
-def _named(percentiles: Percentiles | None, form: str) -> dict[str, float | None]:
+def named(percentiles: Percentiles | None, form: str) -> dict[str, float | None]:
+    """Percentiles as fields of the object: ``form`` makes a name of p50, p95 and p99."""
     return {
         form.format(name): None if percentiles is None else round(getattr(percentiles, name), 3)
         for name in ("p50", "p95", "p99")

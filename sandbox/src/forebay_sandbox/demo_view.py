@@ -84,13 +84,13 @@ def live_line(now: Now) -> str:
     )
 
 
-def report_table(figures: Figures) -> Table:
-    """The figures, those of the direct calls beside them."""
+def new_report(title: str, *, caption: str) -> Table:
+    """An empty table for a report; its first column, for what the rows are, is there."""
     table = Table(
-        title="Through Forebay, and straight at an identical engine",
+        title=title,
         title_justify="left",
         title_style="bold",
-        caption="seconds of the completed requests; end to end from when each was due",
+        caption=caption,
         caption_justify="left",
         box=SIMPLE_HEAD,
         padding=0,
@@ -98,6 +98,15 @@ def report_table(figures: Figures) -> Table:
         show_edge=False,
     )
     table.add_column("", no_wrap=True)
+    return table
+
+
+def report_table(figures: Figures) -> Table:
+    """The figures, those of the direct calls beside them."""
+    table = new_report(
+        "Through Forebay, and straight at an identical engine",
+        caption="seconds of the completed requests; end to end from when each was due",
+    )
     for name in (*TIERS, "all"):
         table.add_column(f"{name}\nForebay", justify="right", style="bold")
         table.add_column("\ndirect", justify="right", style="dim")
@@ -120,17 +129,18 @@ def report_table(figures: Figures) -> Table:
     table.add_row("executed twice", *[""] * 6, str(figures.duplicated))
     table.add_section()
     for name in ("p50", "p95", "p99"):
-        waited = [(_seconds(figures.tiers[tier].queue, name), "") for tier in TIERS]
+        waited = [(seconds_cell(figures.tiers[tier].queue, name), "") for tier in TIERS]
         table.add_row(f"waited {name.upper()}", *itertools.chain.from_iterable(waited))
     table.add_section()
     for name in ("p50", "p95", "p99"):
         both = [(figures.tiers[tier].end_to_end, figures.direct[tier].end_to_end) for tier in TIERS]
-        cells = [_seconds(one, name) for one in itertools.chain.from_iterable(both)]
+        cells = [seconds_cell(one, name) for one in itertools.chain.from_iterable(both)]
         table.add_row(f"end to end {name.upper()}", *cells)
     return table
 
 
-def _seconds(percentiles: Percentiles | None, name: str) -> str:
+def seconds_cell(percentiles: Percentiles | None, name: str) -> str:
+    """One of the percentiles, for a report."""
     return "-" if percentiles is None else f"{getattr(percentiles, name):.2f}"
 
 

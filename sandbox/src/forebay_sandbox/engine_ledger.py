@@ -1,4 +1,4 @@
-"""What became of each request the simulated engine saw: counts, peaks, and a JSON line each in a file it writes."""
+"""What became of each request an engine saw: counts, peaks, and a JSON line each in a file that it writes."""
 
 from __future__ import annotations
 
@@ -117,3 +117,9 @@ class ExecutionLedger:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def executed_ids(log_path: Path) -> list[str]:
+    """The request ids in a ledger's file, each as often as it was run. A refused request was not run."""
+    lines = map(json.loads, log_path.read_text(encoding="utf-8").splitlines())
+    return [line["request_id"] for line in lines if line["outcome"] != ExecutionOutcome.REFUSED.value]

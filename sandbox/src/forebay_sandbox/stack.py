@@ -7,11 +7,12 @@ Their output goes to files. The caller sees to their end.
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -99,13 +100,28 @@ class Launcher:
         Raises ``ForebayError``; what was started by then is left to the caller, who holds the token.
         """
         started = tuple(self._engine(name) for name in engines)
+        backend = {
+            "FOREBAY_BACKEND_URL": started[0].url,
+            "FOREBAY_TPOT_TARGET_SECONDS": str(TOKEN_SECONDS_TARGET),
+            "FOREBAY_LIMIT_START": str(LIMIT_START),
+        }
+        return self._start(kafka=kafka, pool=pool, engines=started, backend=backend)
+
+    def start_without_engine(self, *, kafka: KafkaAccess, pool: str, backend: dict[str, str]) -> Stack:
+        """The same, with workers whose ``backend`` variables say what executes requests, a handler say.
+
+        Returns when the workers have shared the partitions out: what comes at once meets all of them.
+        """
+        stack = self._start(kafka=kafka, pool=pool, engines=(), backend=backend)
+        _wait_until(stack.workers, _owns_partitions)
+        return stack
+
+    def _start(self, *, kafka: KafkaAccess, pool: str, engines: tuple[Part, ...], backend: dict[str, str]) -> Stack:
         env = client_environment(kafka, pool=pool)
         self._create_topics(env)
-        workers = tuple(
-            self._worker(f"worker-{number}", engine_url=started[0].url, env=env) for number in range(1, WORKERS + 1)
-        )
-        stack = Stack(kafka=kafka, pool=pool, engines=started, workers=workers)
-        _wait_until_ready(stack.parts)
+        workers = tuple(self._worker(f"worker-{number}", env=env | backend) for number in range(1, WORKERS + 1))
+        stack = Stack(kafka=kafka, pool=pool, engines=engines, workers=workers)
+        _wait_until(stack.parts, Part.ready)
         return stack
 
     def engine_log(self, name: str) -> Path:
@@ -119,12 +135,9 @@ class Launcher:
         command.append(f"--log={self.engine_log(name)}")
         return self._spawn(name, command, port=port, ready_path="/health", env=_plain_environment())
 
-    def _worker(self, name: str, *, engine_url: str, env: dict[str, str]) -> Part:
+    def _worker(self, name: str, *, env: dict[str, str]) -> Part:
         port = free_port()
         env = env | {
-            "FOREBAY_BACKEND_URL": engine_url,
-            "FOREBAY_TPOT_TARGET_SECONDS": str(TOKEN_SECONDS_TARGET),
-            "FOREBAY_LIMIT_START": str(LIMIT_START),
             "FOREBAY_WORKER_ID": name,
             "FOREBAY_OPS_HOST": HOST,
             "FOREBAY_OPS_PORT": str(port),
@@ -173,16 +186,23 @@ def _command(name: str) -> str:
     return str(path)
 
 
-def _wait_until_ready(parts: Sequence[Part]) -> None:
+def _wait_until(parts: Sequence[Part], is_so: Callable[[Part], bool]) -> None:
     deadline = time.monotonic() + _READY_SECONDS_MAX
     waiting = list(parts)
-    while waiting := [part for part in waiting if not part.ready()]:
+    while waiting := [part for part in waiting if not is_so(part)]:
         if time.monotonic() > deadline:
             part = waiting[0]
             raise StackStartError(
                 f"{part.name} was not ready after {_READY_SECONDS_MAX:.0f} s ({part.log_path}):\n{part.last_words()}"
             )
         time.sleep(0.1)
+
+
+def _owns_partitions(worker: Part) -> bool:
+    if not worker.ready():
+        return False
+    intakes = json.loads(call(worker.url, "GET", "/status")[1])["intakes"]
+    return all(any(intake["assigned"].values()) for intake in intakes.values())
 
 
 def end_workers(stack: Stack) -> None:
