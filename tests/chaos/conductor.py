@@ -12,6 +12,7 @@ from functools import partial
 
 from chaos.cluster import Cluster
 from chaos.facts import Life, Trouble, Window
+from chaos.load import FLAWS_OF_ENGINE
 from chaos.plan import SLOTS, Fault, FaultKind, Plan
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_process import EngineProcess
@@ -163,10 +164,10 @@ class Conductor:
         assert fault.seconds is not None
         assert fault.backend is not None
         window = self._open(Trouble.BACKEND, _EVERY_SLOT)
-        self._engine.faults(fault.backend)
+        self._engine.faults(*FLAWS_OF_ENGINE, fault.backend)
 
         def mend() -> None:
-            self._engine.faults()
+            self._engine.faults(*FLAWS_OF_ENGINE)
             window.end_ms = now_ms()
 
         self._after(fault.seconds, mend)

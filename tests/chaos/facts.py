@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
+
+from chaos.acts import Ask
 
 PartitionKey = tuple[str, int]
+
+Turn = tuple[str, int]
+"""A request id and how many times it has come back from the dead letters: each turn ends in an outcome of its own."""
 
 
 class RunError(Exception):
@@ -15,15 +21,24 @@ class RunError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """A record of a request topic (attempt 1) or of a retry topic: when it was written, and from when on it may run."""
+    """A record of a request topic (attempt 1) or of a retry topic: when it was written, and from when on it may run.
+
+    ``is_copy``: it lies in the high tier, and the request was submitted to another one: an expedited one.
+    """
 
     request_id: str
     attempt: int
+    replay_count: int = 0
+    is_copy: bool = False
     topic: str
     partition: int
     offset: int
     written_ms: int
     due_ms: int
+
+    @property
+    def turn(self) -> Turn:
+        return (self.request_id, self.replay_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +51,11 @@ class Outcome:
     reason: str
     worker: str | None
     at_ms: int
+    replay_count: int = 0
+
+    @property
+    def turn(self) -> Turn:
+        return (self.request_id, self.replay_count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +69,76 @@ class Execution:
     ended_ms: int
     outcome: str
     fault: str | None
+    replay_count: int = 0
+
+    @property
+    def turn(self) -> Turn:
+        return (self.request_id, self.replay_count)
 
     @property
     def ran(self) -> bool:
         """Whether the engine worked on it, to its end or until the worker left; not so if the engine refused or cut."""
         return self.outcome in ("completed", "disconnected") and self.fault in (None, "slow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A record of the dead-letter topic. ``key``: the request's id, or that of junk."""
+
+    partition: int
+    offset: int
+    key: str
+    reason: str
+    replay_count: int
+    at_ms: int
+
+    @property
+    def replayed_as(self) -> Turn:
+        """The turn that a replay of it is."""
+        return (self.key, self.replay_count + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A record of the audit topic: this dead letter was replayed as this turn, and the replay lies there."""
+
+    partition: int
+    offset: int
+    turn: Turn
+    topic: str
+    to_partition: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discarded:
+    """A record of the audit topic: this dead letter was discarded."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A record of the control topic. ``answer``: what a worker said that it did, to whoever asked and waited for it."""
+
+    ask: Ask
+    request_id: str
+    at_ms: int
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRun:
+    """A command of `forebay`. ``exit_code`` is None when it was killed, as planned; ``crashed``: it said so itself.
+    ``out_path``: what it printed."""
+
+    words: str
+    started_ms: int
+    ended_ms: int
+    exit_code: int | None
+    crashed: bool
+    out_path: Path
 
 
 class End(StrEnum):
@@ -121,9 +206,12 @@ class Facts:
     undecodable: frozenset[str]
     records: tuple[RequestRecord, ...]
     outcomes: tuple[Outcome, ...]
-    dead_letter_keys: frozenset[str]
+    letters: tuple[Letter, ...]
     executions: tuple[Execution, ...]
     lives: tuple[Life, ...]
     windows: tuple[Window, ...]
     commits: dict[PartitionKey, list[SeenCommit]]
     end_ms: int
+    replayed: tuple[Replayed, ...] = ()
+    discarded: tuple[Discarded, ...] = ()
+    asked: tuple[Asked, ...] = ()

@@ -2,8 +2,9 @@
 
 An execution beyond the first of the same attempt needs a reason, and only these are known: its worker was killed while
 it ran, or before the outcome was committed; it was silent for as long as its session lasts; or the hand-over went
-unheard because of such a thing. All else is unexplained. What the engine refused, cut or left hanging did not run, and
-a later attempt is no repetition.
+unheard because of such a thing. Or a worker that was to expedite it had copied it, and could not commit that the
+original is done. All else is unexplained. What the engine refused, cut or left hanging did not run, and a later attempt
+or a replay is no repetition.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 
-from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble, Window
+from chaos.facts import End, Execution, Facts, Life, RequestRecord, Trouble, Turn, Window
 from chaos.plan import SLOTS
 
 ANSWER_MS = 100
@@ -41,14 +42,16 @@ class Cause(StrEnum):
     SINCE_LAST_COMMIT = "since_last_commit"
     HANDED_OVER = "handed_over"
     CUT_OFF = "cut_off"
+    COPIED_NOT_COMMITTED = "copied_not_committed"
     UNEXPLAINED = "unexplained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """An execution that was followed by another one of the same attempt."""
+    """An execution that was followed by another one of the same attempt of the same turn."""
 
     request_id: str
+    replay_count: int
     attempt: int
     cause: Cause
     first: Execution
@@ -58,12 +61,14 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """``lost``: accepted and without an outcome. ``doubled_outcomes``: outcomes beyond the first, of whatever cause.
-    ``early``: retries that were run before they were due."""
+    """``lost``: accepted or replayed, and without an outcome. ``outcomes``: of what was accepted; ``replay_outcomes``:
+    of its replays. ``doubled_outcomes``: those beyond the first of a turn, of whatever cause. ``early``: retries that
+    were run before they were due."""
 
     accepted: int
     lost: tuple[str, ...]
     outcomes: dict[str, int]
+    replay_outcomes: dict[str, int]
     doubled_outcomes: int
     repetitions: tuple[Repetition, ...]
     early: tuple[str, ...]
@@ -74,41 +79,50 @@ class Ledger:
 
 def make_ledger(facts: Facts) -> Ledger:
     """Counts."""
-    outcomes: dict[str, str] = {}
+    outcomes: dict[Turn, str] = {}
     for outcome in sorted(facts.outcomes, key=lambda each: each.at_ms):
-        outcomes.setdefault(outcome.request_id, f"{outcome.status}/{outcome.reason}")
-    lost = (facts.accepted - outcomes.keys()) | (facts.undecodable - facts.dead_letter_keys)
+        outcomes.setdefault(outcome.turn, f"{outcome.status}/{outcome.reason}")
+    accepted = {(request_id, 0) for request_id in facts.accepted}
+    replays = {record.turn for record in facts.records if record.replay_count}
+    lost = [_name(turn) for turn in (accepted | replays) - outcomes.keys()]
+    lost += facts.undecodable - {letter.key for letter in facts.letters}
     return Ledger(
         accepted=len(facts.accepted) + len(facts.undecodable),
         lost=tuple(sorted(lost)),
-        outcomes=dict(Counter(what for each, what in outcomes.items() if each in facts.accepted)),
+        outcomes=dict(Counter(what for turn, what in outcomes.items() if turn in accepted)),
+        replay_outcomes=dict(Counter(what for turn, what in outcomes.items() if turn in replays)),
         doubled_outcomes=len(facts.outcomes) - len(outcomes),
         repetitions=tuple(_repetitions(facts)),
         early=tuple(_early(facts)),
     )
 
 
+def _name(turn: Turn) -> str:
+    request_id, replay_count = turn
+    return f"{request_id} replay {replay_count}" if replay_count else request_id
+
+
 def _early(facts: Facts) -> list[str]:
-    due: dict[tuple[str, int], int] = {}
+    due: dict[tuple[Turn, int], int] = {}
     for record in facts.records:
-        key = (record.request_id, record.attempt)
+        key = (record.turn, record.attempt)
         due[key] = min(record.due_ms, due.get(key, record.due_ms))
     return [
-        f"{each.request_id} attempt {each.attempt} by {early_ms} ms"
+        f"{_name(each.turn)} attempt {each.attempt} by {early_ms} ms"
         for each in facts.executions
-        if each.attempt > 1 and (early_ms := due[each.request_id, each.attempt] - each.started_ms) > 0
+        if each.attempt > 1 and (early_ms := due[each.turn, each.attempt] - each.started_ms) > 0
     ]
 
 
 def _repetitions(facts: Facts) -> list[Repetition]:
-    places: dict[tuple[str, int], list[RequestRecord]] = defaultdict(list)
+    places: dict[tuple[Turn, int], list[RequestRecord]] = defaultdict(list)
     for record in facts.records:
-        places[record.request_id, record.attempt].append(record)
-    ran: dict[tuple[str, int], list[Execution]] = defaultdict(list)
+        places[record.turn, record.attempt].append(record)
+    ran: dict[tuple[Turn, int], list[Execution]] = defaultdict(list)
     for execution in facts.executions:
         if execution.ran:
-            ran[execution.request_id, execution.attempt].append(execution)
-    judge = _Judge(facts)
+            ran[execution.turn, execution.attempt].append(execution)
+    judge = Judge(facts)
     return [
         repetition
         for key, executions in ran.items()
@@ -116,10 +130,10 @@ def _repetitions(facts: Facts) -> list[Repetition]:
     ]
 
 
-def _repetitions_of(executions: list[Execution], places: list[RequestRecord], judge: _Judge) -> list[Repetition]:
-    """Of one attempt of one request. A request that was submitted twice may run twice; so may one whose earlier attempt
-    ran twice, which is counted there."""
-    heads = executions[: max(1, len(places))]
+def _repetitions_of(executions: list[Execution], places: list[RequestRecord], judge: Judge) -> list[Repetition]:
+    """Of one attempt of one turn. A request that was submitted twice may run twice; so may one whose earlier attempt
+    ran twice, which is counted there. A copy in the high tier is no second request: it or the original runs."""
+    heads = executions[: max(1, sum(not place.is_copy for place in places))]
     found = []
     for second in executions[len(heads) :]:
         # Which of the records it repeats is not known: one that it has a reason to, if there is one.
@@ -128,13 +142,21 @@ def _repetitions_of(executions: list[Execution], places: list[RequestRecord], ju
         heads[heads.index(first)] = second
         found.append(
             Repetition(
-                request_id=first.request_id, attempt=first.attempt, cause=cause, first=first, second=second, why=why
+                request_id=first.request_id,
+                replay_count=first.replay_count,
+                attempt=first.attempt,
+                cause=cause,
+                first=first,
+                second=second,
+                why=why,
             )
         )
     return found
 
 
-class _Judge:
+class Judge:
+    """Knows when which worker was in trouble, and what was committed."""
+
     def __init__(self, facts: Facts) -> None:
         self._commits = facts.commits
         self._lives = {life.worker: life for life in facts.lives}
@@ -144,10 +166,27 @@ class _Judge:
         self._waits = self._waits_of_groups()
 
     def cause(self, first: Execution, second: Execution, places: list[RequestRecord]) -> tuple[Cause, str]:
-        life = self._lives[first.worker]
-        covered = self._covered(places, second.started_ms)
-        if covered:
+        """Why ``second`` repeats ``first``, and in words. ``places``: where the request lies for this attempt."""
+        if self._covered(places, second.started_ms):
             return Cause.UNEXPLAINED, "a commit seen before it was repeated says that it is finished"
+        cause, why = self._cause_of_worker(first, second)
+        if cause is Cause.UNEXPLAINED:
+            for copy in places:
+                if copy.is_copy and self._troubled(copy.written_ms, copy.written_ms + COMMIT_MS):
+                    return Cause.COPIED_NOT_COMMITTED, "it was expedited, and that could not be committed then"
+        return cause, why
+
+    def is_cut_off(self, worker: str, start_ms: int, end_ms: int) -> bool:
+        """Whether a worker may not have heard in that time what had become of its partitions."""
+        slot = self._lives[worker].slot
+        return _touches(self._troubles[slot], start_ms, end_ms)
+
+    def _troubled(self, start_ms: int, end_ms: int) -> bool:
+        """Whether anything kept any worker from committing then."""
+        return _touches(self._waits + [span for spans in self._troubles.values() for span in spans], start_ms, end_ms)
+
+    def _cause_of_worker(self, first: Execution, second: Execution) -> tuple[Cause, str]:
+        life = self._lives[first.worker]
         killed = life.signalled_ms if life.end is End.KILLED else None
         if killed is not None and killed <= second.started_ms + ANSWER_MS:
             # A busy engine may note the start after the kill: nobody dead can have sent it.

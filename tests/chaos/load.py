@@ -8,8 +8,10 @@ import math
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
@@ -22,32 +24,64 @@ from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 TOKEN_SECONDS = 0.05
 """What the engine takes for a token."""
 
+FLAWS_OF_ENGINE: tuple[dict[str, Any], ...] = (
+    {"kind": "status", "status": 500, "match": "fails-at-times", "probability": 0.6},
+    {"kind": "hang", "match": "hangs-at-times", "probability": 0.6},
+)
+"""What the engine does to requests of such a text, whatever else is wrong with it."""
+
 _BURST_EVERY_SECONDS = 20.0
 _BURST_SECONDS = 4.0
 _BURST_FACTOR = 2.0
+_RECENT_MAX = 5_000
 _TIERS = {Tier.HIGH: 3, Tier.MID: 4, Tier.LOW: 3}
 _FLUSH_SECONDS_MAX = 120.0
 _LOG = logging.getLogger("tests.kafka")
 
 
+class Flaw(StrEnum):
+    """What makes a request a dead letter at its first try. A replay of one of the first two may pass."""
+
+    FAILS_AT_TIMES = "fails-at-times"
+    HANGS_AT_TIMES = "hangs-at-times"
+    WRONG_MODEL = "no-such-model"
+    WRONG_BIZ_TYPE = "no_such_type"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     """What is submitted. ``work_seconds``: least and most of a request, most often small. ``ttl_ms``: how often each
-    time to live comes. ``twice_share``: submitted again within ten seconds. ``junk_share``: not decodable."""
+    time to live comes. ``twice_share``: submitted again within ten seconds. ``junk_share``: not decodable.
+    ``flawed_share``: how many have each flaw."""
 
     per_second: float
     work_seconds: tuple[float, float]
     ttl_ms: Mapping[int, int]
     twice_share: float = 0.0
     junk_share: float = 0.0
+    flawed_share: Mapping[Flaw, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """A request that the brokers confirmed, and where it lies. ``at_seconds``: monotonic."""
+
+    at_seconds: float
+    request_id: str
+    tier: Tier
+    partition: int
+    offset: int
+    enqueued_ms: int
 
 
 class Load:
-    """Produces while the block runs. ``accepted``, ``junk``: ids and keys whose delivery the brokers confirmed."""
+    """Produces while the block runs. ``accepted``, ``junk``: ids and keys whose delivery the brokers confirmed.
+    ``recent``: the last of the accepted, in order of time; other threads may look at it."""
 
     def __init__(self, kafka: KafkaAccess, pool: Pool, mix: Mix, *, seed: int) -> None:
         self.accepted: set[str] = set()
         self.junk: set[str] = set()
+        self.recent: deque[Accepted] = deque(maxlen=_RECENT_MAX)
         self.refused: list[str] = []
         """Errors of deliveries that failed: those requests may or may not have come in."""
         self._pool = pool
@@ -121,15 +155,30 @@ class Load:
             "ttl_ms": ttl_ms,
             "payload": {"messages": [], "max_tokens": tokens},
         }
+        chance = draw.random()
+        for flaw, share in mix.flawed_share.items():
+            if 0 <= chance < share:
+                _make_flawed(envelope, flaw)
+            chance -= share
         value = json.dumps(envelope).encode()
         self._send(tier, value, request_id, self.accepted)
         if draw.random() < mix.twice_share:
             twice.append((now + draw.uniform(0.0, 10.0), tier, value, request_id))
 
     def _send(self, tier: Tier, value: bytes, key: str, confirmed: set[str]) -> None:
-        def delivered(error: Any, _: Any) -> None:
+        def delivered(error: Any, message: Any) -> None:
             if error is None:
                 confirmed.add(key)
+                place = Accepted(
+                    at_seconds=time.monotonic(),
+                    request_id=key,
+                    tier=tier,
+                    partition=message.partition(),
+                    offset=message.offset(),
+                    enqueued_ms=message.timestamp()[1],
+                )
+                if confirmed is self.accepted:
+                    self.recent.append(place)
             else:
                 self.refused.append(error.str())
 
@@ -137,3 +186,14 @@ class Load:
             self._producer.produce(self._pool.requests(tier), value, key, on_delivery=delivered)
         except BufferError:
             self.refused.append("the producer's queue is full")
+
+
+def _make_flawed(envelope: dict[str, Any], flaw: Flaw) -> None:
+    match flaw:
+        case Flaw.FAILS_AT_TIMES | Flaw.HANGS_AT_TIMES:
+            envelope["max_attempts"] = 1
+            envelope["payload"]["user"] = flaw.value
+        case Flaw.WRONG_MODEL:
+            envelope["payload"]["model"] = flaw.value
+        case Flaw.WRONG_BIZ_TYPE:
+            envelope["biz_type"] = flaw.value

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from chaos.cluster import create_topics
 from chaos.facts import Execution, RunError
 from chaos.load import TOKEN_SECONDS
-from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes
+from chaos.reading import read_executions, read_letters, read_outcomes
 from chaos.report import GROWTH_MB_MAX, growth_mb
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_physics import EnginePhysics
@@ -124,7 +124,7 @@ def run_outage(*, seconds: float, folder: Path | None = None) -> OutageReport:
             outage_seconds=seconds,
             accepted=REQUESTS,
             outcomes=dict(Counter(outcome.status for outcome in first.values())),
-            dead_letters=len(read_dead_letter_keys(kafka, pool)),
+            dead_letters=len(read_letters(kafka, pool)),
             attempts_max=max(outcome.attempt for outcome in first.values()),
             seconds_to_full_rate=seconds_to_full_rate(executions, back_ms),
             peak_rss_mb=max(mb for life in lives for _, mb in life.rss_mb),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from confluent_kafka import Message
 
-from chaos.facts import Execution, Outcome, RequestRecord
+from chaos.acts import Ask
+from chaos.facts import Asked, Discarded, Execution, Letter, Outcome, Replayed, RequestRecord
+from forebay_producer.dead_letters_audit import DiscardAudit, ReplayAudit, decode_audit
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.headers import read_history, record_headers
+from forebay_schemas.control import decode_control
+from forebay_schemas.headers import REASON, read_history, record_headers
 from forebay_schemas.results import decode_result
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
 
 _READ_SECONDS_MAX = 120.0
@@ -24,7 +29,10 @@ def read_records(kafka: KafkaAccess, pool: Pool) -> list[RequestRecord]:
         found += [_record(each, 0) for each in _read(kafka, pool.requests(tier)) if not _key(each).startswith("junk-")]
         for delay_seconds in RETRY_DELAYS_SECONDS:
             found += [_record(each, delay_seconds) for each in _read(kafka, pool.retry(tier, delay_seconds))]
-    return found
+    # Nobody else submits to two tiers.
+    lower = {record.turn for record in found if record.topic in _topics(pool, Tier.MID) | _topics(pool, Tier.LOW)}
+    high = pool.requests(Tier.HIGH)
+    return [replace(record, is_copy=record.topic == high and record.turn in lower) for record in found]
 
 
 def read_outcomes(kafka: KafkaAccess, pool: Pool) -> list[Outcome]:
@@ -40,14 +48,48 @@ def read_outcomes(kafka: KafkaAccess, pool: Pool) -> list[Outcome]:
                 reason=result.reason,
                 worker=result.worker,
                 at_ms=_timestamp_ms(message),
+                replay_count=result.replay_count,
             )
         )
     return found
 
 
-def read_dead_letter_keys(kafka: KafkaAccess, pool: Pool) -> list[str]:
-    """The key of every dead letter."""
-    return [_key(message) for message in _read(kafka, pool.dead_letter)]
+def read_letters(kafka: KafkaAccess, pool: Pool) -> list[Letter]:
+    """The dead letters."""
+    return [_letter(message) for message in _read(kafka, pool.dead_letter)]
+
+
+def read_audit(kafka: KafkaAccess, pool: Pool) -> tuple[list[Replayed], list[Discarded]]:
+    """What the audit topic says of dead letters."""
+    replayed, discarded = [], []
+    for message in _read(kafka, pool.audit):
+        record = decode_audit(message.value())
+        if isinstance(record, ReplayAudit):
+            replayed.append(
+                Replayed(
+                    partition=record.partition,
+                    offset=record.offset,
+                    turn=(record.request_id, record.replay_count),
+                    topic=record.topic,
+                    to_partition=record.to_partition,
+                    to_offset=record.to_offset,
+                )
+            )
+        elif isinstance(record, DiscardAudit):
+            discarded += [Discarded(partition=partition, offset=offset) for partition, offset in record.places]
+    return replayed, discarded
+
+
+def read_asked(kafka: KafkaAccess, pool: Pool, answers: Mapping[tuple[Ask, str], str]) -> list[Asked]:
+    """The control topic. ``answers``: what was heard of each."""
+    found = []
+    for message in _read(kafka, pool.control):
+        control = decode_control(message.value())
+        assert control is not None
+        ask = Ask(control.action.value)
+        answer = answers.get((ask, control.request_id))
+        found.append(Asked(ask=ask, request_id=control.request_id, at_ms=_timestamp_ms(message), answer=answer))
+    return found
 
 
 def read_executions(log_path: Path) -> list[Execution]:
@@ -62,9 +104,14 @@ def read_executions(log_path: Path) -> list[Execution]:
             ended_ms=line["ended_at_ms"],
             outcome=line["outcome"],
             fault=line["fault"],
+            replay_count=int(line["replay_count"]),
         )
         for line in map(json.loads, lines)
     ]
+
+
+def _topics(pool: Pool, tier: Tier) -> set[str]:
+    return {pool.requests(tier), *(pool.retry(tier, delay_seconds) for delay_seconds in RETRY_DELAYS_SECONDS)}
 
 
 def _read(kafka: KafkaAccess, topic: str) -> list[Message]:
@@ -81,11 +128,27 @@ def _record(message: Message, delay_seconds: int) -> RequestRecord:
     return RequestRecord(
         request_id=_key(message),
         attempt=history.attempt,
+        replay_count=history.replay_count,
         topic=topic,
         partition=partition,
         offset=offset,
         written_ms=written_ms,
         due_ms=max(written_ms, history.not_before or written_ms + delay_seconds * 1000),
+    )
+
+
+def _letter(message: Message) -> Letter:
+    headers = record_headers(message)
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return Letter(
+        partition=partition,
+        offset=offset,
+        key=_key(message),
+        reason=(dict(headers).get(REASON) or b"").decode(),
+        replay_count=read_history(headers).replay_count,
+        at_ms=_timestamp_ms(message),
     )
 
 

@@ -7,11 +7,14 @@ import statistics
 from collections import defaultdict
 from typing import Any
 
-from chaos.facts import Facts, Life
+from chaos.facts import CommandRun, Facts, Life
 from chaos.ledger import Cause
 from chaos.run import Report, unclean_ends
+from forebay_schemas.errors import ExitCode
 
 STALL_SECONDS_MAX = 30.0
+_USUAL_EXIT_CODES = (None, ExitCode.OK, ExitCode.FAILED, ExitCode.UNREACHABLE, ExitCode.PARTLY)
+
 GROWTH_MB_MAX = 25.0
 """From the second quarter of a worker's life to its last, median to median."""
 
@@ -40,10 +43,27 @@ def broken_promises(report: Report) -> list[str]:
     growth = rss_growth_mb(facts)
     if growth > GROWTH_MB_MAX:
         broken.append(f"a worker's memory grew by {growth:.0f} MB")
+    broken += report.letters.problems[:20]
+    broken += _wrongly_shown(report)
+    broken += [f"exit code {run.exit_code}: {run.words}, see {run.out_path}" for run in report.commands if _failed(run)]
+    broken += report.orders.problems[:20]
     broken += [f"a commit went back: {step}" for step in report.steps_back]
     broken += [f"a commit's metadata is damaged: {text}" for text in report.damaged_commits]
     broken += unclean_ends(facts)
     return broken
+
+
+def _wrongly_shown(report: Report) -> list[str]:
+    letters = report.letters
+    counted = {"open": letters.open, "replayed": letters.replayed, "discarded": letters.discarded}
+    if counted == report.letters_shown:
+        return []
+    return [f"dead letters are shown as {report.letters_shown}, and are {counted}"]
+
+
+def _failed(run: CommandRun) -> bool:
+    """Whether a command ended in a way that no fault of this run explains: brokers may be away, letters not there."""
+    return run.crashed or run.exit_code not in _USUAL_EXIT_CODES
 
 
 def as_document(report: Report) -> dict[str, Any]:
@@ -57,8 +77,23 @@ def as_document(report: Report) -> dict[str, Any]:
         "duplicate_executions": {cause.value: ledger.count(cause) for cause in Cause},
         "longest_stall_seconds": round(max((stall.seconds for stall in report.stalls), default=0.0), 1),
         "peak_rss_mb": round(max((mb for life in report.facts.lives for _, mb in life.rss_mb), default=0.0), 1),
+        "dead_letters": {
+            "open": report.letters.open,
+            "replayed": report.letters.replayed,
+            "discarded": report.letters.discarded,
+        },
+        "replayed": report.letters.replays,
+        "replayed_twice": len(report.letters.sent_twice),
+        "replays_killed": sum(run.exit_code is None for run in report.commands),
+        "cancelled": report.orders.cancelled,
+        "expedited": report.orders.expedited,
+        "copied_twice": report.orders.copied_twice,
+        "late_starts": report.orders.late_starts,
+        "asked": report.orders.asked,
+        "orders_failed": len(report.orders_failed),
         "rss_growth_mb": round(rss_growth_mb(report.facts), 1),
         "outcomes": dict(sorted(ledger.outcomes.items())),
+        "replay_outcomes": dict(sorted(ledger.replay_outcomes.items())),
         "doubled_outcomes": ledger.doubled_outcomes,
         "fault_kinds": dict(sorted(report.faults.items())),
         "executions": len(report.facts.executions),

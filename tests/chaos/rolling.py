@@ -13,7 +13,7 @@ from chaos.cluster import create_topics
 from chaos.facts import Facts, Life, RunError
 from chaos.ledger import Ledger, make_ledger
 from chaos.load import TOKEN_SECONDS, Load, Mix
-from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes, read_records
+from chaos.reading import read_executions, read_letters, read_outcomes, read_records
 from chaos.stalls import longest_stillness
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_physics import EnginePhysics
@@ -80,7 +80,7 @@ def roll(kafka: KafkaAccess, *, folder: Path, seed: int, per_second: float, work
             undecodable=frozenset(load.junk),
             records=tuple(records),
             outcomes=tuple(read_outcomes(kafka, pool)),
-            dead_letter_keys=frozenset(read_dead_letter_keys(kafka, pool)),
+            letters=tuple(read_letters(kafka, pool)),
             executions=tuple(read_executions(engine_log)),
             lives=tuple(workers.lives),
             windows=(),

@@ -8,14 +8,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.acts import make_acts
 from chaos.cluster import create_topics, running_cluster
+from chaos.commands import Commands
 from chaos.commit_watch import CommitWatch
 from chaos.conductor import Conductor
-from chaos.facts import End, Facts, PartitionKey, RunError, Trouble
+from chaos.facts import CommandRun, End, Facts, PartitionKey, RunError, Trouble
 from chaos.ledger import Ledger, make_ledger
-from chaos.load import TOKEN_SECONDS, Load, Mix
+from chaos.ledger_letters import LetterAccount, account_letters
+from chaos.ledger_orders import OrderAccount, account_orders
+from chaos.load import FLAWS_OF_ENGINE, TOKEN_SECONDS, Flaw, Load, Mix
+from chaos.on_call import OnCall
 from chaos.plan import BROKERS, Plan
-from chaos.reading import read_dead_letter_keys, read_executions, read_outcomes, read_records
+from chaos.reading import read_asked, read_audit, read_executions, read_letters, read_outcomes, read_records
+from chaos.services import Services
 from chaos.stalls import Stall, find_stalls
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_physics import EnginePhysics
@@ -29,6 +35,12 @@ _MIX = Mix(
     ttl_ms={900_000: 90, 90_000: 7, 4_000: 3},
     twice_share=0.01,
     junk_share=0.004,
+    flawed_share={
+        Flaw.FAILS_AT_TIMES: 0.03,
+        Flaw.HANGS_AT_TIMES: 0.004,
+        Flaw.WRONG_MODEL: 0.01,
+        Flaw.WRONG_BIZ_TYPE: 0.005,
+    },
 )
 _START_SECONDS_MAX = 120.0
 _DRAIN_SECONDS_MAX = 240.0
@@ -38,13 +50,19 @@ _STILL_SECONDS_MAX = 75.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that a run has to say. ``unfinished``: records beyond the commits at the end."""
+    """All that a run has to say. ``letters_shown``: how many dead letters are open, replayed and discarded by what the
+    command says. ``unfinished``: records beyond the commits at the end."""
 
     plan: Plan
     folder: Path
     faults: dict[str, int]
     facts: Facts
     ledger: Ledger
+    letters: LetterAccount
+    letters_shown: dict[str, int]
+    orders: OrderAccount
+    orders_failed: list[str]
+    commands: list[CommandRun]
     stalls: list[Stall]
     unfinished: dict[PartitionKey, int]
     steps_back: list[str]
@@ -82,24 +100,35 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
             conductor.start_worker(slot)
         if not conductor.wait(workers.all_work, seconds=_START_SECONDS_MAX):
             raise RunError(f"the workers do not start; see their logs in {folder}")
-        with Load(cluster.kafka, pool, _MIX, seed=plan.seed) as load:
+        engine.faults(*FLAWS_OF_ENGINE)
+        acts = make_acts(seed=plan.seed, seconds=plan.seconds, faults=plan.faults)
+        commands = Commands(cluster.kafka, pool, folder=folder)
+        on_call = OnCall(commands, handles=acts.handles)
+        load = Load(cluster.kafka, pool, _MIX, seed=plan.seed)
+        services = Services(cluster.kafka, pool, orders=acts.orders, load=load, commands=commands)
+        with load:
             conductor.play(plan)
         conductor.say(f"all is mended; {len(load.accepted)} accepted; waiting for what is left")
         unfinished = _drain(conductor, commits, workers, plan)
         conductor.say("ending the workers")
         end_ms = now_ms()
         workers.end_all()
+        states = on_call.states()
+        replayed, discarded = read_audit(cluster.kafka, pool)
         facts = Facts(
             accepted=frozenset(load.accepted),
             undecodable=frozenset(load.junk),
             records=tuple(read_records(cluster.kafka, pool)),
             outcomes=tuple(read_outcomes(cluster.kafka, pool)),
-            dead_letter_keys=frozenset(read_dead_letter_keys(cluster.kafka, pool)),
+            letters=tuple(read_letters(cluster.kafka, pool)),
             executions=tuple(read_executions(engine_log)),
             lives=tuple(workers.lives),
             windows=tuple(conductor.windows),
             commits=commits.seen,
             end_ms=end_ms,
+            replayed=tuple(replayed),
+            discarded=tuple(discarded),
+            asked=tuple(read_asked(cluster.kafka, pool, services.answers)),
         )
     return Report(
         plan=plan,
@@ -107,6 +136,11 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
         faults={kind.value: count for kind, count in conductor.carried_out.items()},
         facts=facts,
         ledger=make_ledger(facts),
+        letters=account_letters(facts),
+        letters_shown=states,
+        orders=account_orders(facts),
+        orders_failed=services.failed,
+        commands=commands.runs,
         stalls=find_stalls(facts, _brokers_down(facts)),
         unfinished=unfinished,
         steps_back=commits.steps_back,

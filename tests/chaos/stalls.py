@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from chaos.facts import Facts, PartitionKey, RequestRecord
+from chaos.facts import Facts, PartitionKey, RequestRecord, Turn
 
 STALL_MS_MIN = 1_000
 
@@ -30,27 +30,29 @@ class _Moment:
 
 def find_stalls(facts: Facts, down: list[tuple[int, int]]) -> list[Stall]:
     """All of a second or more, longest first. ``down``: when brokers were out of reach for all; it does not count."""
-    outcome_at: dict[str, int] = {}
+    outcome_at: dict[Turn, int] = {}
     for outcome in facts.outcomes:
-        known = outcome_at.get(outcome.request_id, outcome.at_ms)
-        outcome_at[outcome.request_id] = min(known, outcome.at_ms)
-    first_due: dict[tuple[str, int], RequestRecord] = {}
+        known = outcome_at.get(outcome.turn, outcome.at_ms)
+        outcome_at[outcome.turn] = min(known, outcome.at_ms)
+    first_due: dict[tuple[Turn, int, bool], RequestRecord] = {}
     for record in facts.records:
-        key = (record.request_id, record.attempt)
+        key = (record.turn, record.attempt, record.is_copy)
         if key not in first_due or record.due_ms < first_due[key].due_ms:
             first_due[key] = record
-    starts: dict[tuple[str, int], list[int]] = defaultdict(list)
+    starts: dict[tuple[Turn, int], list[int]] = defaultdict(list)
     for execution in facts.executions:
-        starts[execution.request_id, execution.attempt].append(execution.started_ms)
+        starts[execution.turn, execution.attempt].append(execution.started_ms)
     moments: dict[PartitionKey, list[_Moment]] = defaultdict(list)
-    for (request_id, attempt), record in first_due.items():
-        ends = [outcome_at[request_id]] if request_id in outcome_at else []
-        later = first_due.get((request_id, attempt + 1))
-        ends += [later.written_ms] if later is not None else []
+    for (turn, attempt, is_copy), record in first_due.items():
+        ends = [outcome_at[turn]] if turn in outcome_at else []
+        # A retry, or the copy of what was expedited, is where it goes on.
+        further = [(turn, attempt + 1, copied) for copied in (False, True)]
+        further += [] if is_copy else [(turn, attempt, True)]
+        ends += [first_due[each].written_ms for each in further if each in first_due]
         end = max(record.due_ms, min(ends, default=facts.end_ms))
         of_partition = moments[record.topic, record.partition]
         of_partition += [_Moment(record.due_ms, 1), _Moment(end, -1)]
-        of_partition += [_Moment(start, 0) for start in starts[request_id, attempt]]
+        of_partition += [_Moment(start, 0) for start in starts[turn, attempt]]
     stalls = []
     for (topic, partition), of_partition in moments.items():
         of_partition.sort(key=lambda moment: moment.at_ms)

@@ -1,0 +1,77 @@
+"""Who is on call: replays and discards dead letters by the plan. A thread of its own; runs commands."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from chaos.acts import Handle, Handling
+from chaos.commands import Commands
+
+
+class OnCall:
+    """Carries out ``handles`` while the block runs; what it is at when the block ends it still carries out."""
+
+    def __init__(self, commands: Commands, *, handles: Sequence[Handle]) -> None:
+        self._commands = commands
+        self._handles = handles
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="on-call")
+        self._trouble: Exception | None = None
+
+    def __enter__(self) -> OnCall:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._trouble is not None and error is None:
+            raise self._trouble
+
+    def states(self) -> dict[str, int]:
+        """How many dead letters are open, replayed and discarded, as the command shows it."""
+        printed = self._commands.run("dead-letters", "list", "--output", "json")
+        groups: list[dict[str, Any]] = [json.loads(line) for line in printed.splitlines()]
+        return {state: sum(group.get(state, 0) for group in groups) for state in ("open", "replayed", "discarded")}
+
+    def _work(self) -> None:
+        started = time.monotonic()
+        try:
+            for handle in self._handles:
+                if self._stop.wait(max(0.0, handle.at_seconds - (time.monotonic() - started))):
+                    return
+                self._carry_out(handle)
+        except Exception as trouble:  # noqa: BLE001 - raised again where the block ends
+            self._trouble = trouble
+
+    def _carry_out(self, handle: Handle) -> None:
+        arguments = _arguments(handle)
+        for kill_after_seconds in handle.kills_after_seconds:
+            self._commands.end(self._commands.start(*arguments), kill_after_seconds=kill_after_seconds)
+        command = self._commands.start(*arguments)
+        if handle.stop_after_seconds is None:
+            self._commands.end(command)
+            return
+        command.wait(handle.stop_after_seconds)
+        command.signal(signal.SIGSTOP)
+        other = self._commands.start(*arguments)
+        other.wait(handle.stopped_seconds)
+        command.signal(signal.SIGCONT)
+        self._commands.end(command)
+        self._commands.end(other)
+
+
+def _arguments(handle: Handle) -> list[str]:
+    words = ["dead-letters", handle.handling.value, "--reason", handle.reason, "--limit", str(handle.limit), "--yes"]
+    if handle.handling is Handling.REPLAY:
+        words += ["--rate", str(handle.rate_per_second)]
+        words += ["--canary", str(handle.canary)] if handle.canary is not None else []
+    return [*words, "--output", "json"]
