@@ -43,7 +43,7 @@ class ClusterSpec:
 
     ``properties`` go to every broker and win over the defaults; a broker's own win over both. ``env`` is added to the
     brokers' environment (JAVA_TOOL_OPTIONS reaches the JVM). ``client_properties`` (librdkafka's) are what a client
-    needs on the first listener when that is not PLAINTEXT.
+    needs on the first listener when that is not PLAINTEXT. ``controller_protocol`` as of a listener.
     """
 
     brokers: tuple[BrokerSpec, ...] = (BrokerSpec(),)
@@ -51,6 +51,7 @@ class ClusterSpec:
     heap_mib: int = 512
     env: Mapping[str, str] = field(default_factory=dict)
     client_properties: Mapping[str, str] = field(default_factory=dict)
+    controller_protocol: str = "PLAINTEXT"
 
 
 def with_ports(spec: ClusterSpec, pick: Callable[[], int]) -> ClusterSpec:
@@ -86,7 +87,7 @@ def broker_properties(spec: ClusterSpec, node_id: int, *, data_dir: Path) -> dic
         "inter.broker.listener.name": broker.listeners[0].name,
         "listeners": ",".join([*listeners, f"CONTROLLER://{HOST}:{broker.controller_port}"]),
         "advertised.listeners": ",".join(advertised),
-        "listener.security.protocol.map": ",".join([*protocols, "CONTROLLER:PLAINTEXT"]),
+        "listener.security.protocol.map": ",".join([*protocols, f"CONTROLLER:{spec.controller_protocol}"]),
         "log.dirs": str(data_dir),
         # As Forebay's deployables expect of a production cluster: a missing topic is an error.
         "auto.create.topics.enable": "false",

@@ -61,6 +61,37 @@ class KafkaFailedError(ForebayError):
     reason = "kafka_failed"
 
 
+class AuthenticationFailedError(KafkaFailedError):
+    """The brokers do not take the credentials, or want some that are not given."""
+
+    reason = "authentication_failed"
+
+
+class TlsFailedError(KafkaFailedError):
+    """The two sides do not come to terms on TLS: a certificate that will not do, or only one of them speaks it."""
+
+    reason = "tls_failed"
+
+
+class DeniedError(KafkaFailedError):
+    """The brokers know who asks and do not allow it: the ACLs lack something.
+
+    ``operation`` and ``resource`` in Kafka's words ("Write", "topic forebay.default.results"); ``principal`` as far as
+    the client knows it ("User:alice").
+    """
+
+    reason = "denied"
+
+    def __init__(self, *, operation: str, resource: str, principal: str, doing: str) -> None:
+        super().__init__(
+            f"denied while {doing}: {principal} may not {operation} {resource}; "
+            f"have an administrator allow it (docs/security.md has the list)"
+        )
+        self.operation = operation
+        self.resource = resource
+        self.principal = principal
+
+
 class TopicMissingError(ForebayError):
     """A topic that must exist does not. Forebay never relies on a broker's creating topics by itself."""
 

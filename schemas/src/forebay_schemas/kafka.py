@@ -1,20 +1,25 @@
 """Kafka client settings shared by every client of Forebay: where the brokers are, any librdkafka property by file,
-what may not be changed, and what is never printed. Reads the properties file; connects only in `require_topics`."""
+what may not be changed, and what is never printed. Reads the properties file; connects only where it says so."""
 
 from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from forebay_schemas.connection_trouble import find_trouble, refused_credentials
+from forebay_schemas.connection_watch import ConnectionWatch
 from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
+from forebay_schemas.permissions import Access, Operation, denied_error, is_denied, on_topic
+from forebay_schemas.principal import principal_of
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 METADATA_TIMEOUT_SECONDS: Final = 10.0
@@ -52,6 +57,16 @@ _PRINTABLE: Final = re.compile(
     r"|max\.in\.flight.*|partitioner|retries|sasl\.mechanisms?|security\.protocol"
 )
 
+# As of Kafka's own DirectoryConfigProvider (KIP-632): a Kubernetes Secret that is mounted is such a folder.
+_FROM_FILE: Final = re.compile(r"\$\{directory:(?P<folder>[^:}]+):(?P<file>[^:}/]+)\}")
+_SECRET_BYTES_MAX: Final = 64 * 1024
+
+# librdkafka says "BIO lib" of one that is not there.
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
+
+_FIRST_LOOKS_SECONDS: Final = (0.5, 1.0)
+"""How long the first questions to the brokers wait, before it is looked whether waiting can help at all."""
+
 _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
 _UNREACHABLE: Final = {
@@ -74,10 +89,17 @@ class KafkaConnection:
     """How to reach the cluster: ``bootstrap_servers`` as ``host:port,host:port``.
 
     ``properties`` are librdkafka's, as `read_properties` reads them; they hold secrets, so the repr hides their values.
+    ``watch`` is told by all clients of the connection what goes wrong with it.
     """
 
     bootstrap_servers: str
     properties: dict[str, str]
+    watch: ConnectionWatch = field(default_factory=ConnectionWatch, compare=False)
+
+    @property
+    def principal(self) -> str:
+        """Who the brokers take this client for, as far as its properties tell."""
+        return principal_of(self.properties)
 
     def __repr__(self) -> str:
         return f"KafkaConnection(bootstrap_servers={self.bootstrap_servers!r}, properties={redacted(self.properties)})"
@@ -96,7 +118,8 @@ def check_bootstrap_servers(text: str) -> str:
 def read_properties(path: Path) -> dict[str, str]:
     """Reads a properties file of librdkafka settings: ``name=value`` lines in UTF-8, ``#`` and ``!`` begin comments.
 
-    Values are taken as they stand, without escapes or continuation lines. Raises ``UsageError`` that names the line for
+    Values are taken as they stand, without escapes or continuation lines; ``${directory:/a/folder:file}`` is what that
+    file holds, without the newline at its end. Raises ``UsageError`` that names the line for
     what is no such line, is there twice or may not be set; values are never shown.
     """
 
@@ -126,8 +149,30 @@ def read_properties(path: Path) -> dict[str, str]:
             raise refuse(f"{path}:{number} sets {name}", "call it bootstrap.servers")
         if name in properties:
             raise refuse(f"{path}:{number} sets {name} a second time", "remove one of the lines")
-        properties[name] = value
+        try:
+            properties[name] = _resolved(value)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            raise refuse(
+                f"{path}:{number} takes {name} from {value}: {why}", "name a folder and a file in it"
+            ) from None
+        if name in _FILES and value != "probe" and not Path(properties[name]).exists():
+            raise refuse(f"{path}:{number} sets {name}: {properties[name]} is not there", "name a readable file")
     return properties
+
+
+def _resolved(value: str) -> str:
+    """The value, or what the file that it refers to holds. Raises ``OSError`` and ``ValueError``."""
+    if not value.startswith("${directory:"):
+        return value
+    reference = _FROM_FILE.fullmatch(value)
+    if reference is None:
+        raise ValueError("it is not ${directory:/a/folder:file}")
+    with Path(reference["folder"], reference["file"]).open("rb") as file:
+        content = file.read(_SECRET_BYTES_MAX + 1)
+    if len(content) > _SECRET_BYTES_MAX:
+        raise ValueError("it is too large for a secret")
+    return content.decode().removesuffix("\n").removesuffix("\r")
 
 
 def redacted(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,6 +188,7 @@ def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 1000,
         "socket.keepalive.enable": True,
         "allow.auto.create.topics": False,
+        "error_cb": connection.watch,
     }
     return config | connection.properties | {"bootstrap.servers": connection.bootstrap_servers}
 
@@ -207,13 +253,24 @@ def make_admin(connection: KafkaConnection, *, client_id: str) -> AdminClient:
 _Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 
 
+class _WatchedConsumer(Consumer):
+    """One that can be referred to weakly: the client's own types cannot."""
+
+
+class _WatchedProducer(Producer):
+    """Likewise."""
+
+
+_WATCHED: Final[dict[Any, Any]] = {Consumer: _WatchedConsumer, Producer: _WatchedProducer}
+
+
 def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _Client:
-    """Makes a client whose log goes to Python's, through its ``poll``.
+    """Makes a client whose log goes to Python's, through its ``poll``, and which gets rotated credentials.
 
     Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret.
     """
     try:
-        return make(dict(config), logger=_librdkafka_log)
+        client: _Client = _WATCHED.get(make, make)(dict(config), logger=_librdkafka_log)
     except KafkaException as error:
         problem = error.args[0].str().strip()
         for name, value in redacted(config).items():
@@ -222,6 +279,10 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
                 problem = problem.replace(secret, "[hidden]")
         fix = "correct it; librdkafka's CONFIGURATION.md has the names"
         raise UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix) from None
+    watch = config.get("error_cb")
+    if isinstance(watch, ConnectionWatch):
+        watch.add(client, config)
+    return client
 
 
 def is_unreachable(error: KafkaError) -> bool:
@@ -229,14 +290,61 @@ def is_unreachable(error: KafkaError) -> bool:
     return error.code() in _UNREACHABLE
 
 
-def as_forebay_error(error: KafkaError, *, connection: KafkaConnection, doing: str) -> ForebayError:
-    """The error a person should see for a Kafka error met while ``doing`` something."""
+def as_forebay_error(
+    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None = None
+) -> ForebayError:
+    """The error a person should see for a Kafka error met while ``doing`` something that ``needs`` a permission."""
     if is_unreachable(error):
+        refused = connection.watch.authentication_failure
+        if refused is not None:
+            return refused_credentials(refused, connection.properties)
         return BrokerUnreachableError(
             f"no broker answered at {connection.bootstrap_servers} while {doing} ({error.str()}); "
             "check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
         )
+    if needs is not None and is_denied(error):
+        return denied_error(needs, principal=connection.principal, doing=doing)
     return KafkaFailedError(f"Kafka refused while {doing}: {error.str()} ({error.name()})")
+
+
+def ask_metadata(
+    client: AdminClient | Consumer | Producer,
+    *,
+    connection: KafkaConnection,
+    doing: str,
+    topic: str | None = None,
+    timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
+) -> Any:
+    """The cluster's metadata, or that of one ``topic``: the first thing to ask for.
+
+    Raises ``AuthenticationFailedError`` and ``TlsFailedError`` within about two seconds, as waiting does not help
+    there; ``BrokerUnreachableError`` after ``timeout_seconds``.
+    """
+    end = time.monotonic() + timeout_seconds
+    failure = KafkaError(KafkaError._TIMED_OUT)
+    for seconds in (*_FIRST_LOOKS_SECONDS, timeout_seconds):
+        left = min(seconds, end - time.monotonic())
+        if left <= 0:
+            break
+        try:
+            return client.list_topics(topic, timeout=left) if topic is not None else client.list_topics(timeout=left)
+        except KafkaException as error:
+            failure = error.args[0]
+        if not is_unreachable(failure):
+            break
+        if seconds != _FIRST_LOOKS_SECONDS[0]:
+            client.poll(0)  # it tells then what went wrong
+            trouble = _trouble(connection)
+            if trouble is not None:
+                raise trouble
+    raise as_forebay_error(failure, connection=connection, doing=doing)
+
+
+def _trouble(connection: KafkaConnection) -> ForebayError | None:
+    refused = connection.watch.authentication_failure
+    if refused is not None:
+        return refused_credentials(refused, connection.properties)
+    return find_trouble(connection.bootstrap_servers, connection.properties)
 
 
 def require_topics(
@@ -245,27 +353,32 @@ def require_topics(
     *,
     connection: KafkaConnection,
     pool: str,
+    operation: Operation = Operation.DESCRIBE,
     timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
-    """The number of partitions of each topic, by its name.
+    """The number of partitions of each topic, by its name. ``operation``: what is meant to be done to them.
 
-    Raises ``TopicMissingError`` naming all that do not exist, ``BrokerUnreachableError`` when no broker answers,
-    ``KafkaFailedError`` for a topic that is there but cannot be used now (no leader yet, not authorised).
+    Raises ``TopicMissingError`` naming all that do not exist, ``DeniedError`` for one that this client may not even
+    see, ``KafkaFailedError`` for one that is there but cannot be used now (no leader yet); and as `ask_metadata`.
     """
-    try:
-        known = client.list_topics(timeout=timeout_seconds).topics
-    except KafkaException as error:
-        raise as_forebay_error(error.args[0], connection=connection, doing="listing topics") from None
+    doing = "listing topics"
+    known = ask_metadata(client, connection=connection, doing=doing, timeout_seconds=timeout_seconds).topics
     partitions: dict[str, int] = {}
     missing: list[str] = []
     for topic in topics:
+        if topic not in known:
+            # Of all topics the brokers leave out those that one may not see; asked for by name, they say so.
+            known |= ask_metadata(
+                client, connection=connection, doing=doing, topic=topic, timeout_seconds=timeout_seconds
+            ).topics
         failure = known[topic].error if topic in known else KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         if failure is None:
             partitions[topic] = len(known[topic].partitions)
         elif failure.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             missing.append(topic)
         else:
-            raise as_forebay_error(failure, connection=connection, doing=f"looking at topic {topic}")
+            needs = on_topic(operation, topic)
+            raise as_forebay_error(failure, connection=connection, doing=f"looking at topic {topic}", needs=needs)
     if missing:
         raise TopicMissingError(missing, pool=pool)
     return partitions

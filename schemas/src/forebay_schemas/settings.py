@@ -9,6 +9,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Set
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
 
@@ -22,6 +23,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from forebay_schemas.connection_watch import ConnectionWatch
 from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka import KafkaConnection, check_bootstrap_servers, read_properties
@@ -149,7 +151,10 @@ class CommonSettings(BaseSettings):
                     f"{self.kafka_properties} sets bootstrap.servers: {error}",
                     fix="give host:port, comma-separated",
                 ) from None
-        return KafkaConnection(bootstrap_servers=servers, properties=properties)
+        watch = ConnectionWatch(
+            reread=partial(read_properties, self.kafka_properties) if self.kafka_properties else None
+        )
+        return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch)
 
     @classmethod
     def settings_customise_sources(
