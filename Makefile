@@ -12,8 +12,8 @@ help: ## list the targets
 bootstrap: ## make .venv from the pinned requirements; does nothing when nothing changed
 	@tools/bootstrap
 
-demo: bootstrap ## the main job on a real Kafka: a pulse of four times the valley rate; ends with a report and one JSON line
-	@$(BIN)/forebay-sandbox demo
+demo: bootstrap ## a pulse of four times the valley rate on a real Kafka, or SCENARIO=drawing: a report and one JSON line
+	@$(BIN)/forebay-sandbox demo $(if $(SCENARIO),--scenario $(SCENARIO))
 
 up: bootstrap ## start the demo's stack (Kafka, engine, two workers) and leave it running
 	@$(BIN)/forebay-sandbox up

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from forebay_schemas.errors import ExitCode
+from forebay_schemas.errors import ExitCode, UsageError
 
 OUT_FOLDER = Path("build")
 
@@ -20,24 +21,55 @@ def add_demo_commands(app: typer.Typer) -> None:
     app.command(name="down")(_down)
 
 
+class Scenario(StrEnum):
+    """What the demo shows."""
+
+    PULSE = "pulse"
+    DRAWING = "drawing"
+
+
 def _demo(
     *,
-    seconds: Annotated[float, typer.Option(help="How long requests arrive, 5 to 600.")] = 60.0,
-    rate: Annotated[float, typer.Option(help="Requests per second; four times that in the pulse.")] = 10.0,
-    out: Annotated[Path, typer.Option(help="Folder for demo.png, demo.json and the logs.")] = OUT_FOLDER,
+    scenario: Annotated[Scenario, typer.Option(help="A pulse of chats, or a drawing service.")] = Scenario.PULSE,
+    seconds: Annotated[
+        float | None, typer.Option(help="pulse: how long requests arrive, 5 to 600.", show_default="60")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="pulse: requests per second; four times that in the pulse.", show_default="10")
+    ] = None,
+    image_seconds: Annotated[
+        float | None, typer.Option(help="drawing: what an image takes, 0.2 to 60.", show_default="15")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for picture, figures and logs.")] = OUT_FOLDER,
 ) -> None:
-    """Send a pulse of requests through Forebay and, beside it, straight at an engine; report what came of them.
+    """Show Forebay at work, with a Kafka and workers of its own on this machine; report what came of it.
 
-    Starts Kafka, two engines and two workers on this machine and ends them again.
+    pulse: requests go through Forebay and, beside it, straight at an engine. drawing: free users of a drawing service
+    wait, and some of them pay a fee meanwhile, to be served sooner.
     """
-    from forebay_sandbox.demo import run_demo
-    from forebay_sandbox.demo_traffic import Pulse
+    if scenario is Scenario.DRAWING:
+        from forebay_sandbox.drawing import IMAGE_SECONDS, run_drawing
 
-    pulse = Pulse.of(total_seconds=seconds, valley_per_second=rate)
-    result = run_demo(pulse=pulse, out=out)
+        _refuse({"--seconds": seconds, "--rate": rate}, scenario)
+        result = run_drawing(image_seconds=IMAGE_SECONDS if image_seconds is None else image_seconds, out=out)
+    else:
+        from forebay_sandbox.demo import run_demo
+        from forebay_sandbox.demo_traffic import Pulse
+
+        _refuse({"--image-seconds": image_seconds}, scenario)
+        pulse = Pulse.of(
+            total_seconds=60.0 if seconds is None else seconds, valley_per_second=10.0 if rate is None else rate
+        )
+        result = run_demo(pulse=pulse, out=out)
     typer.echo(json.dumps(result.figures))
     if result.broken:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _refuse(options: dict[str, float | None], scenario: Scenario) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(option, f"says nothing to --scenario {scenario}", fix="leave it out")
 
 
 def _up() -> None:
