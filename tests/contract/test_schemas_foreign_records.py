@@ -17,13 +17,15 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from forebay_schemas.envelope import JsonCodec, codec_for, deadline_ms, tier_for
+from forebay_schemas.envelope import JsonCodec, deadline_ms, tier_for
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import NO_HISTORY, read_history, record_headers, replace_headers
 from forebay_schemas.kafka import KafkaConnection, create_client, reader_config
 from forebay_schemas.tiers import Tier
 
 TOPIC = "forebay.default.requests.high"
+READER = EnvelopeReader(NoSchemas())
 ENVELOPE = b'{"request_id": "r-1", "biz_type": "chat_completion", "priority": 10, "payload": {"messages": []}}'
 
 
@@ -70,7 +72,7 @@ def test_a_bare_envelope_with_a_null_key_and_no_headers_is_a_request(broker: Bro
     message = broker.write(ENVELOPE)
     assert message.key() is None
     assert read_history(record_headers(message)) == NO_HISTORY
-    request = codec_for(None).decode(message.value())
+    request = READER.read(message.value())
     _, timestamp = message.timestamp()
     assert (request.request_id, tier_for(request)) == ("r-1", Tier.HIGH)
     assert deadline_ms(request, tier=Tier.HIGH, first_enqueued_at=timestamp) == timestamp + 5_000
@@ -103,7 +105,7 @@ def test_headers_that_only_look_like_ours_do_not_stop_a_record(broker: Broker) -
     strange = [("forebay-attempt", b"\xff"), ("forebay-first-enqueued-at", b"yesterday"), ("content-type", None)]
     history = read_history(record_headers(broker.write(ENVELOPE, headers=strange)))
     assert history == NO_HISTORY
-    assert codec_for(history.content_type).decode(ENVELOPE).request_id == "r-1"
+    assert READER.read(ENVELOPE, content_type=history.content_type).request_id == "r-1"
 
 
 def test_unknown_fields_go_on_untouched(broker: Broker) -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_schemas.envelope import JsonCodec, deadline_ms, priority_in, tier_for
+from forebay_schemas.avro import envelope_schemas
+from forebay_schemas.envelope import JsonCodec, Request, deadline_ms, priority_in, tier_for
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.headers import read_history
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason, Status
 from forebay_schemas.results import decode_result, encode_result
@@ -31,7 +33,19 @@ def named(name: str) -> pytest.MarkDecorator:
 
 @named("envelopes.json")
 def test_an_envelope_of_version_1_means_what_it_meant(vector: dict[str, Any]) -> None:
-    request = JsonCodec().decode(vector["value"].encode())
+    assert_means(JsonCodec().decode(vector["value"].encode()), vector)
+
+
+@named("envelopes_avro.json")
+def test_an_envelope_of_version_1_in_avro_means_what_it_meant(vector: dict[str, Any]) -> None:
+    assert_means(EnvelopeReader(NoSchemas()).read(bytes.fromhex(vector["value_hex"])), vector)
+
+
+def test_the_schemas_that_records_were_written_with_are_known_for_ever() -> None:
+    assert [fingerprint.hex() for fingerprint in envelope_schemas()][:1] == ["a8838aca30cce80c"]
+
+
+def assert_means(request: Request, vector: dict[str, Any]) -> None:
     tier = tier_for(request)
     means = {name: getattr(request, name) for name in request.__struct_fields__ if name != "payload"} | {
         "payload": bytes(request.payload).decode(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
 from forebay_schemas.tiers import Tier
 from forebay_worker.commits import COMMIT_SECONDS
 from forebay_worker.credit import Credit
@@ -37,9 +37,15 @@ class Bay:
     """
 
     def __init__(
-        self, *, capacity: int = 1_000_000, capacity_bytes: int = MANY_BYTES, delays_seconds: tuple[int, ...] = (0,)
+        self,
+        *,
+        capacity: int = 1_000_000,
+        capacity_bytes: int = MANY_BYTES,
+        delays_seconds: tuple[int, ...] = (0,),
+        schemas: SchemaSource | None = None,
     ) -> None:
         self.clock = ManualClock()
+        self.schemas = schemas or NoSchemas()
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
         self.credit = ManualCredit(self.clock)
@@ -63,7 +69,7 @@ class Bay:
             name="mid",
             make_consumer=self.consumer.connect,
             sources=self.sources,
-            codec=JsonCodec(),
+            envelopes=EnvelopeReader(self.schemas),
             clock=self.clock,
             deliver=self._deliver,
             hand_over=self.handed_over.append,

@@ -17,13 +17,14 @@ from forebay_schemas.tiers import DEFAULT_TTL_MS, Tier
 NOW_MS = 1_900_000_000_000
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
+CODECS = dict.fromkeys(Tier, JsonCodec())
 
 REQUEST = {"biz_type": "chat_completion", "payload": BODY}
 
 
 def prepared(tier: Tier | None = None, traceparent: str | None = None, **fields: Any) -> Prepared:
     request = {"biz_type": "chat_completion", "payload": BODY, **fields}
-    return prepare(request, tier=tier, traceparent=traceparent, now_ms=NOW_MS)
+    return prepare(request, tier=tier, traceparent=traceparent, codecs=CODECS, now_ms=NOW_MS)
 
 
 def sent(**fields: Any) -> dict[str, Any]:
@@ -73,9 +74,9 @@ def test_a_tier_that_disagrees_with_the_priority_is_refused() -> None:
 
 
 def test_a_tier_that_is_none_is_refused_by_name() -> None:
-    assert prepare(REQUEST, tier="high", traceparent=None, now_ms=NOW_MS).tier is Tier.HIGH
+    assert prepare(REQUEST, tier="high", traceparent=None, codecs=CODECS, now_ms=NOW_MS).tier is Tier.HIGH
     with pytest.raises(UsageError, match="tier: is 'urgent'; give high, mid or low"):
-        prepare(REQUEST, tier="urgent", traceparent=None, now_ms=NOW_MS)
+        prepare(REQUEST, tier="urgent", traceparent=None, codecs=CODECS, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -146,13 +147,13 @@ def test_bad_fields_are_refused_by_name(fields: dict[str, Any], field: str) -> N
 
 def test_what_is_no_mapping_is_refused() -> None:
     with pytest.raises(EnvelopeError, match="envelope: is a str; give a mapping or a Request"):
-        prepare("hello", tier=None, traceparent=None, now_ms=NOW_MS)  # type: ignore[arg-type]
+        prepare("hello", tier=None, traceparent=None, codecs=CODECS, now_ms=NOW_MS)  # type: ignore[arg-type]
 
 
 def test_unknown_fields_are_sent_along_and_the_caller_s_mapping_stays_as_it_was() -> None:
     request = {"biz_type": "chat_completion", "payload": BODY, "shade": {"of": "blue"}}
     before = dict(request)
-    value = prepare(request, tier=None, traceparent=None, now_ms=NOW_MS).value
+    value = prepare(request, tier=None, traceparent=None, codecs=CODECS, now_ms=NOW_MS).value
     assert msgspec.json.decode(value)["shade"] == {"of": "blue"}
     assert request == before
 
@@ -160,7 +161,7 @@ def test_unknown_fields_are_sent_along_and_the_caller_s_mapping_stays_as_it_was(
 def test_a_decoded_request_can_be_sent_again() -> None:
     request = JsonCodec().decode(prepared(tenant="acme", priority=8).value)
     assert isinstance(request, Request)
-    again = prepare(request, tier=None, traceparent=None, now_ms=NOW_MS)
+    again = prepare(request, tier=None, traceparent=None, codecs=CODECS, now_ms=NOW_MS)
     assert again.tier is Tier.HIGH
     assert JsonCodec().decode(again.value) == request
 

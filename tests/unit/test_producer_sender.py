@@ -10,9 +10,13 @@ import pytest
 from forebay_producer import Producer, ProducerClosedError, ProducerSettings, QueueFullError
 from forebay_producer.prepare import prepare
 from forebay_producer.sender import Sender
+from forebay_schemas.envelope import JsonCodec
 from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import Pool
+
+CODECS = dict.fromkeys(Tier, JsonCodec())
 
 NOBODY = "127.0.0.1:1"
 
@@ -49,7 +53,9 @@ def test_a_queue_that_stays_full_is_an_error_and_the_request_is_not_sent() -> No
         delivery_seconds=2.0,
         clock=clock,
     )
-    request = prepare({"biz_type": "x", "payload": {}}, tier=None, traceparent=None, now_ms=clock.wall_ms())
+    request = prepare(
+        {"biz_type": "x", "payload": {}}, tier=None, traceparent=None, codecs=CODECS, now_ms=clock.wall_ms()
+    )
     first = sender.send(request)
     with pytest.raises(QueueFullError, match="the local queue was full for 2 s"):
         sender.send(request)

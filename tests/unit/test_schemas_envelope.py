@@ -13,7 +13,6 @@ from forebay_schemas.envelope import (
     JsonCodec,
     PayloadHints,
     Request,
-    codec_for,
     deadline_ms,
     payload_hints,
     priority_in,
@@ -336,20 +335,3 @@ def test_encoding_refuses_what_holds_itself_or_is_no_mapping() -> None:
     for fields in not_mappings:
         with pytest.raises(EnvelopeError, match=r"^envelope: is not a mapping"):
             CODEC.encode(fields)
-
-
-@pytest.mark.parametrize(
-    "content_type", [None, "application/json", "application/json; charset=utf-8", " Application/JSON ;x=y"]
-)
-def test_json_is_the_codec_unless_another_is_named(content_type: str | None) -> None:
-    codec = codec_for(content_type)
-    assert codec.content_type == "application/json"
-    assert codec.decode(written()).request_id == "r-1"
-
-
-@pytest.mark.parametrize("content_type", ["application/avro", "text/plain", "", "json", "x" * 10_000])
-def test_an_unknown_content_type_is_refused_by_name(content_type: str) -> None:
-    with pytest.raises(EnvelopeError, match="use application/json") as caught:
-        codec_for(content_type)
-    assert caught.value.field == "content-type"
-    assert len(str(caught.value)) < 300

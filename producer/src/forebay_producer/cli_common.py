@@ -22,7 +22,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from forebay_producer.codecs import make_envelope_reader
 from forebay_producer.settings import ProducerSettings
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.envelope_reader import EnvelopeReader
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.kafka import KafkaConnection
 from forebay_schemas.log import configure_logging
@@ -51,6 +54,7 @@ class Session:
     settings: ProducerSettings
     connection: KafkaConnection
     pool: Pool
+    envelopes: EnvelopeReader
     output: Output
 
 
@@ -136,7 +140,13 @@ def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
     if settings.log_level in ("warning", "error"):
         # What librdkafka tries again and again is said once, in our own words, when it is given up.
         logging.getLogger("forebay.librdkafka").setLevel(logging.CRITICAL)
-    return Session(settings=settings, connection=settings.connection(), pool=settings.pool_topics(), output=output)
+    return Session(
+        settings=settings,
+        connection=settings.connection(),
+        pool=settings.pool_topics(),
+        envelopes=make_envelope_reader(settings, clock=SystemClock()),
+        output=output,
+    )
 
 
 def to_json(value: object) -> str:

@@ -29,7 +29,7 @@ def list_letters(
 ) -> None:
     """Count the pool's dead letters by kind; those that were replayed are counted apart."""
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
-    reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
+    reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     groups = Groups(by)
     for letter in reader.letters():
@@ -69,7 +69,7 @@ def show(
 
     Exits 1 when there is none.
     """
-    reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
+    reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     names = frozenset({request_id})
     found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []

@@ -90,7 +90,7 @@ def replay(
     if selection.is_everything:
         raise UsageError("replay", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
     ttl_ms = None if ttl is None else _ttl_ms(ttl)
-    reader = DeadLetterReader(session.connection, pool=session.pool, clock=_CLOCK)
+    reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     replayer = _replayer(session, reader, ttl_ms=ttl_ms) if yes else None
     run = _Run(not_found=set(selection.ids))

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 import structlog
 
+from forebay_producer.codecs import make_codecs
 from forebay_producer.control import ControlAnswer, ControlDesk, Target
 from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
 from forebay_producer.outcome_watch import OutcomeWatch
@@ -23,7 +24,7 @@ from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.control import ControlAction
-from forebay_schemas.envelope import Request
+from forebay_schemas.envelope import Codec, Request
 from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.results import Result, decode_result
 from forebay_schemas.settings import load_settings
@@ -82,6 +83,9 @@ class Producer:
         self._clock = clock
         self._connection = settings.connection()
         self._pool = settings.pool_topics()
+        settings.schema_registry()
+        self._settings = settings
+        self._codecs: Mapping[Tier, Codec] | None = None
         self._delivery_seconds = settings.delivery_timeout_seconds
         # Single requests go at once, batches are made full: with a linger of 0 a batch takes twice the time (measured),
         # with one of 5 ms a single request takes that much longer.
@@ -104,8 +108,13 @@ class Producer:
         self.close()
 
     def require_topics(self) -> None:
-        """Asks whether the pool can be submitted to: raises ``TopicMissingError`` or ``BrokerUnreachableError``."""
+        """Asks whether the pool can be submitted to.
+
+        Raises ``TopicMissingError``, ``BrokerUnreachableError``, and, with Avro and a Schema Registry,
+        ``SchemaRegistryUnreachableError`` or ``SchemaRegistryRefusedError``.
+        """
         self._bulk_sender().require_topics()
+        self._require_codecs()
 
     def submit(
         self, request: Request | Mapping[str, Any], *, tier: Tier | str | None = None, traceparent: str | None = None
@@ -117,10 +126,12 @@ class Producer:
 
         Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for a request that
         cannot be; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement came in
-        time, in which case the broker may have the request all the same; ``KafkaFailedError`` when it refused.
+        time, in which case the broker may have the request all the same; ``KafkaFailedError`` when it refused; and what
+        `require_topics` raises.
         """
         self._check_usable()
-        prepared = prepare(request, tier=tier, traceparent=traceparent, now_ms=self._clock.wall_ms())
+        codecs = self._require_codecs()
+        prepared = prepare(request, tier=tier, traceparent=traceparent, codecs=codecs, now_ms=self._clock.wall_ms())
         self._single.require_topics()
         done = threading.Event()
         pending = self._single.send(prepared, done=done)
@@ -136,15 +147,15 @@ class Producer:
     ) -> list[Handle | ForebayError]:
         """Sends many requests, pipelined; returns in their order what `submit` would have returned or raised for each.
 
-        One that fails stops no other. Raises only when nothing could be sent at all: ``TopicMissingError``,
-        ``BrokerUnreachableError``.
+        One that fails stops no other. Raises only when nothing could be sent at all: what `require_topics` raises.
         """
         sender = self._bulk_sender()
         sender.require_topics()
+        codecs = self._require_codecs()
         sent: list[Pending | ForebayError] = []
         for number, request in enumerate(requests, start=1):
             try:
-                prepared = prepare(request, tier=tier, traceparent=None, now_ms=self._clock.wall_ms())
+                prepared = prepare(request, tier=tier, traceparent=None, codecs=codecs, now_ms=self._clock.wall_ms())
                 sent.append(sender.send(prepared))
             except ForebayError as error:
                 sent.append(error)
@@ -276,6 +287,13 @@ class Producer:
             if self._bulk is None:
                 self._bulk = self._make_sender(linger_ms=None)
             return self._bulk
+
+    def _require_codecs(self) -> Mapping[Tier, Codec]:
+        """Asked for once: from then on the Schema Registry may be away."""
+        with self._lock:
+            if self._codecs is None:
+                self._codecs = make_codecs(self._settings)
+            return self._codecs
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():

@@ -7,17 +7,15 @@ taken off, so attempts and the deadline start anew, and its replay count is one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from forebay_producer.dead_letters_audit import Handled
 from forebay_schemas import headers as h
-from forebay_schemas.envelope import JsonCodec, Request, deadline_ms, payload_hints
+from forebay_schemas.envelope import Request, deadline_ms, payload_hints
 from forebay_schemas.envelope_problems import is_request_id
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import Header, History, read_history, record_headers, replace_headers
 from forebay_schemas.tiers import TIERS, Tier
@@ -31,8 +29,7 @@ OTHERS: Final = "(others)"
 _SPRING_PREFIX: Final = "kafka_dlt-"
 _HOPS: Final = frozenset((h.ATTEMPT, h.FIRST_ENQUEUED_AT, h.NOT_BEFORE, h.REASON, h.WORKER))
 
-_CODEC: Final = JsonCodec()
-_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_JSON_AND_OUR_AVRO: Final = EnvelopeReader(NoSchemas())
 
 
 class Record(Protocol):
@@ -51,7 +48,7 @@ class Record(Protocol):
 class Letter:
     """One dead letter, decoded. ``at_ms``: its own timestamp. ``tier``: that of the topic it died in, if it is known.
 
-    ``request`` is None when the value is no envelope: then ``problem`` says why.
+    ``request`` is None when the value is no envelope: then ``problem`` says why. ``envelopes`` has read it.
     """
 
     partition: int
@@ -64,6 +61,7 @@ class Letter:
     tier: Tier | None
     request: Request | None
     problem: EnvelopeError | None
+    envelopes: EnvelopeReader
 
     @property
     def place(self) -> str:
@@ -133,7 +131,9 @@ class Letter:
 class LetterDecoder:
     """Decodes the dead letters of a pool."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, *, envelopes: EnvelopeReader = _JSON_AND_OUR_AVRO) -> None:
+        """``envelopes`` reads the values; without it, those that are framed for a Schema Registry cannot be read."""
+        self._envelopes = envelopes
         self._tiers: dict[str | None, Tier] = {pool.requests(tier): tier for tier in TIERS}
         self._tiers |= {pool.retry(tier, delay): tier for tier in TIERS for delay in RETRY_DELAYS_SECONDS}
 
@@ -141,10 +141,11 @@ class LetterDecoder:
         """Never raises, whatever the record holds."""
         headers = record_headers(record)
         topic = dict(headers).get(h.DLT_ORIGINAL_TOPIC)
+        history = read_history(headers)
         value = record.value()
         request, problem = None, None
         try:
-            request = _CODEC.decode(value)
+            request = self._envelopes.read(value, content_type=history.content_type)
         except EnvelopeError as error:
             problem = error
         return Letter(
@@ -154,10 +155,11 @@ class LetterDecoder:
             key=record.key(),
             value=value,
             headers=headers,
-            history=read_history(headers),
+            history=history,
             tier=self._tiers.get((topic or b"").decode(errors="replace")),
             request=request,
             problem=problem,
+            envelopes=self._envelopes,
         )
 
 
@@ -287,15 +289,10 @@ def plan_replay(letter: Letter, *, pool: Pool, now_ms: int, ttl_ms: int | None) 
         replay_count=count,
         topic=pool.requests(letter.tier),
         key=letter.key,
-        value=letter.value if ttl_ms is None else _with_ttl(letter.value, ttl_ms),
+        value=letter.value if ttl_ms is None else letter.envelopes.replace(letter.value, {"ttl_ms": ttl_ms}),
         headers=replace_headers(kept, {h.REPLAY_COUNT: str(count)}),
     )
 
 
 def _is_of_hops(name: str) -> bool:
     return name in _HOPS or name.startswith(_SPRING_PREFIX)
-
-
-def _with_ttl(value: bytes, ttl_ms: int) -> bytes:
-    fields: Mapping[str, msgspec.Raw] = _fields_decoder.decode(value)
-    return msgspec.json.encode({**fields, "ttl_ms": ttl_ms})

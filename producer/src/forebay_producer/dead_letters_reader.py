@@ -15,6 +15,7 @@ from forebay_producer.dead_letters import Letter, LetterDecoder
 from forebay_producer.dead_letters_audit import Handled, decode_audit
 from forebay_producer.passing import until_passed
 from forebay_schemas.clock import Clock
+from forebay_schemas.envelope_reader import EnvelopeReader
 from forebay_schemas.errors import BrokerUnreachableError, TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
@@ -38,7 +39,8 @@ _BATCH_RECORDS_MAX: Final = 500
 class DeadLetterReader:
     """Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; so are its readings."""
 
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, envelopes: EnvelopeReader, clock: Clock) -> None:
+        self._envelopes = envelopes
         self._connection = connection
         self._pool = pool
         self._clock = clock
@@ -59,7 +61,7 @@ class DeadLetterReader:
 
     def letters(self) -> Iterator[Letter]:
         """All dead letters up to now; those of a partition in its order."""
-        decoder = LetterDecoder(self._pool)
+        decoder = LetterDecoder(self._pool, envelopes=self._envelopes)
         return map(decoder.decode, self._read(self._pool.dead_letter))
 
     def _ask_topic_id(self, admin: AdminClient) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from forebay_producer.dead_letters import Letter
 from forebay_schemas import headers as h
 from forebay_schemas.reasons import REASONS_BY_CODE
-
-_fields_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
         "headers": [[name, _shown(value)] for name, value in letter.headers],
     }
     if letter.request is not None and letter.value is not None:
-        fields = _fields_decoder.decode(letter.value)
+        fields = letter.envelopes.fields(letter.value)
         view["envelope"] = {name: item for name, item in fields.items() if payload or name != "payload"}
     else:
         view["problem"] = str(letter.problem)

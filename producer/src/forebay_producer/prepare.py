@@ -13,12 +13,11 @@ from typing import Any
 
 from forebay_producer.errors import PastDeadlineError
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
-from forebay_schemas.envelope import JsonCodec, Request
+from forebay_schemas.envelope import JSON_CONTENT_TYPE, Codec, Request
 from forebay_schemas.errors import EnvelopeError, UsageError
-from forebay_schemas.headers import TENANT, TRACEPARENT, Header
+from forebay_schemas.headers import CONTENT_TYPE, TENANT, TRACEPARENT, Header
 from forebay_schemas.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, TTL_MS_MAX, Tier, tier_of
 
-_CODEC = JsonCodec()
 _REQUEST_FIELDS = Request.__struct_fields__
 
 
@@ -47,6 +46,7 @@ def prepare(
     *,
     tier: Tier | str | None,
     traceparent: str | None,
+    codecs: Mapping[Tier, Codec],
     now_ms: int,
     new_id: Callable[[int], str] = time_ordered_id,
 ) -> Prepared:
@@ -58,6 +58,8 @@ def prepare(
       ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``, but
       not where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
 
+    ``codecs``: what is written for each tier's topic. A header names the format unless it is JSON.
+
     Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
     """
     fields = _fields_of(request)
@@ -66,8 +68,11 @@ def prepare(
     # What is wrong in itself passes here and is refused by the codec, which has the words for it.
     chosen = _tier(fields.get("priority"), tier)
     _fill_deadline(fields, default_ttl_ms=DEFAULT_TTL_MS[chosen], now_ms=now_ms)
-    value = _CODEC.encode(fields)
+    codec = codecs[chosen]
+    value = codec.encode(fields)
     headers: list[Header] = []
+    if codec.content_type != JSON_CONTENT_TYPE:
+        headers.append((CONTENT_TYPE, codec.content_type.encode()))
     if (tenant := fields.get("tenant")) is not None:
         headers.append((TENANT, tenant.encode()))
     if traceparent is not None:

@@ -15,6 +15,9 @@ class ProducerSettings(CommonSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="Least level logged: debug, info, warning or error"
     )
+    codec: Literal["json", "avro"] = Field(
+        default="json", description="What requests are written in: json, or avro; workers read both"
+    )
     delivery_timeout_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="Seconds a request may wait for a broker's acknowledgement, 30 say"
     )

@@ -1,4 +1,4 @@
-"""The request envelope and its codecs: what a record's value means. Pure.
+"""The request envelope, and JSON as its default format: what a record's value means. Pure.
 
 A decoded request keeps its payload as the bytes that came. Hops (retry, dead letter, replay) forward a record's
 value as it is, so fields that this version does not know survive them.
@@ -27,6 +27,8 @@ from forebay_schemas.tiers import (
 )
 
 _TOKENS_MAX: Final = 10**9
+
+JSON_CONTENT_TYPE: Final = "application/json"
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -165,7 +167,7 @@ def _token_count(value: object) -> int | None:
 
 
 class Codec(Protocol):
-    """A format of record values. Every codec carries the same fields."""
+    """A format that record values are written in. Every format carries the same fields; `EnvelopeReader` reads all."""
 
     @property
     def content_type(self) -> str:
@@ -175,12 +177,8 @@ class Codec(Protocol):
     def encode(self, fields: Mapping[str, Any]) -> bytes:
         """The record value for an envelope's fields, unknown ones included.
 
-        Raises ``EnvelopeError`` for whatever ``decode`` would refuse.
+        Raises ``EnvelopeError`` for whatever a worker would refuse.
         """
-        ...
-
-    def decode(self, value: bytes | None) -> Request:
-        """The request in a record value. Raises ``EnvelopeError``, and nothing else, whatever the value is."""
         ...
 
 
@@ -194,34 +192,17 @@ class JsonCodec:
 
     __slots__ = ()
 
-    content_type = "application/json"
+    content_type = JSON_CONTENT_TYPE
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
-        """As `Codec.encode`. Known fields come first, in the order of `Request`, then the others by name.
-
-        A payload may be ``msgspec.Raw``: JSON that goes in as it is. Objects keep the order of their own names, since
-        an engine may care (a JSON schema for guided decoding, say). NaN and infinities are refused: JSON has none.
-        """
-        try:
-            ordered = {name: fields[name] for name in _KNOWN if name in fields}
-            if len(ordered) < len(fields):
-                others = fields.keys() - ordered.keys()
-                if not all(isinstance(name, str) for name in others):
-                    raise _unwritable(fields)
-                ordered |= {name: fields[name] for name in sorted(others)}
-            value = _encoder.encode(ordered)
-        except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError):
-            raise _unwritable(fields) from None
-        # msgspec writes NaN and infinities as null; looking for them only where a null was written costs nothing else.
-        if b"null" in value:
-            for name, item in ordered.items():
-                if _holds_non_finite(item):
-                    raise EnvelopeError(name, "holds NaN or an infinity, which JSON cannot say", fix="leave it out")
-        self.decode(value)
-        return value
+        """As `Codec.encode`: the first of what `encode_checked` gives."""
+        return encode_checked(fields)[0]
 
     def decode(self, value: bytes | None) -> Request:
-        """As `Codec.decode`. Text that is not UTF-8 is refused wherever it stands: it could not be sent on as JSON."""
+        """The request in a record value. Raises ``EnvelopeError``, and nothing else, whatever the value is.
+
+        Text that is not UTF-8 is refused wherever it stands: it could not be sent on as JSON.
+        """
         if value is None:
             raise explain_null()
         try:
@@ -230,6 +211,31 @@ class JsonCodec:
             return _request_decoder.decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise explain(error, value) from None
+
+
+def encode_checked(fields: Mapping[str, Any]) -> tuple[bytes, Request]:
+    """The JSON for an envelope's fields, and the request that it says. Raises ``EnvelopeError``.
+
+    Known fields come first, in the order of `Request`, then the others by name. A payload may be ``msgspec.Raw``: JSON
+    that goes in as it is. Objects keep the order of their own names, since an engine may care (a JSON schema for guided
+    decoding, say). NaN and infinities are refused: JSON has none.
+    """
+    try:
+        ordered = {name: fields[name] for name in _KNOWN if name in fields}
+        if len(ordered) < len(fields):
+            others = fields.keys() - ordered.keys()
+            if not all(isinstance(name, str) for name in others):
+                raise _unwritable(fields)
+            ordered |= {name: fields[name] for name in sorted(others)}
+        value = _encoder.encode(ordered)
+    except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError):
+        raise _unwritable(fields) from None
+    # msgspec writes NaN and infinities as null; looking for them only where a null was written costs nothing else.
+    if b"null" in value:
+        for name, item in ordered.items():
+            if _holds_non_finite(item):
+                raise EnvelopeError(name, "holds NaN or an infinity, which JSON cannot say", fix="leave it out")
+    return value, _JSON.decode(value)
 
 
 def _unwritable(fields: object) -> EnvelopeError:
@@ -258,22 +264,4 @@ def _holds_non_finite(item: object) -> bool:
     return isinstance(item, list | tuple) and any(map(_holds_non_finite, item))
 
 
-_JSON: Final[Codec] = JsonCodec()
-_CODECS: Final = {codec.content_type: codec for codec in (_JSON,)}
-
-
-def codec_for(content_type: str | None) -> Codec:
-    """The codec that a record's ``content-type`` header names; JSON when there is none.
-
-    Parameters behind a semicolon do not count. Raises ``EnvelopeError`` (field ``content-type``) for a format that
-    this version does not know.
-    """
-    if content_type is None:
-        return _JSON
-    media_type = content_type.partition(";")[0].strip().lower()
-    codec = _CODECS.get(media_type)
-    if codec is None:
-        raise EnvelopeError(
-            "content-type", f"{media_type[:NAME_CHARS_MAX]!r} is no known format", fix=f"use {', '.join(_CODECS)}"
-        )
-    return codec
+_JSON: Final = JsonCodec()

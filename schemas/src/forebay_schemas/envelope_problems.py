@@ -89,14 +89,21 @@ def explain(error: Exception, value: bytes) -> EnvelopeError:
     request_id = recover_request_id(value)
     problem = str(error)
     if isinstance(error, msgspec.ValidationError):
-        if rule := _RULE.fullmatch(problem):
-            return EnvelopeError(rule[1], rule[2], fix=_FIXES[rule[1]], request_id=request_id)
+        if _RULE.fullmatch(problem):
+            return explain_rule(problem, request_id=request_id)
         if missing := _MISSING.search(problem):
             return EnvelopeError(missing[1], "is missing", fix=_FIXES[missing[1]], request_id=request_id)
         if at := _AT_FIELD.search(problem):
             return EnvelopeError(at[1], _kind_of(problem), fix=_FIXES[at[1]], request_id=request_id)
         return EnvelopeError("envelope", _kind_of(problem), fix=_ENVELOPE_FIX, request_id=request_id)
     return EnvelopeError("envelope", _why_unreadable(error, value), fix=_ENVELOPE_FIX, request_id=request_id)
+
+
+def explain_rule(problem: str, *, request_id: str | None) -> EnvelopeError:
+    """The error for a field that breaks a rule of its own; ``problem`` is what `Request` says: "ttl_ms is 0"."""
+    rule = _RULE.fullmatch(problem)
+    assert rule is not None
+    return EnvelopeError(rule[1], rule[2], fix=_FIXES[rule[1]], request_id=request_id)
 
 
 def _kind_of(problem: str) -> str:

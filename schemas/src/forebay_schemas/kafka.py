@@ -20,6 +20,7 @@ from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
 from forebay_schemas.permissions import Access, Operation, denied_error, is_denied, on_topic
 from forebay_schemas.principal import principal_of
+from forebay_schemas.properties import property_lines
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 METADATA_TIMEOUT_SECONDS: Final = 10.0
@@ -58,8 +59,6 @@ _PRINTABLE: Final = re.compile(
 )
 
 # As of Kafka's own DirectoryConfigProvider (KIP-632): a Kubernetes Secret that is mounted is such a folder.
-_FROM_FILE: Final = re.compile(r"\$\{directory:(?P<folder>[^:}]+):(?P<file>[^:}/]+)\}")
-_SECRET_BYTES_MAX: Final = 64 * 1024
 
 # librdkafka says "BIO lib" of one that is not there.
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
@@ -126,53 +125,18 @@ def read_properties(path: Path) -> dict[str, str]:
     def refuse(problem: str, fix: str) -> UsageError:
         return UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix)
 
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        raise refuse(f"{path}: {why}", "name a readable text file") from None
     properties: dict[str, str] = {}
-    for number, raw in enumerate(text.split("\n"), start=1):
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not equals or not name:
-            raise refuse(f"{path}:{number} is not name=value", "correct that line")
-        if not line.isprintable():
-            raise refuse(f"{path}:{number} holds a control character", "correct that line")
+    for where, name, value in property_lines(path, refuse):
         if name in _OURS:
-            raise refuse(f"{path}:{number} sets {name}, which is fixed because {_OURS[name]}", "remove that line")
+            raise refuse(f"{where} sets {name}, which is fixed because {_OURS[name]}", "remove that line")
         if _NOT_TEXT.fullmatch(name):
-            raise refuse(f"{path}:{number} sets {name}, which a file cannot", "remove that line")
+            raise refuse(f"{where} sets {name}, which a file cannot", "remove that line")
         if name == "metadata.broker.list":
-            raise refuse(f"{path}:{number} sets {name}", "call it bootstrap.servers")
-        if name in properties:
-            raise refuse(f"{path}:{number} sets {name} a second time", "remove one of the lines")
-        try:
-            properties[name] = _resolved(value)
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise refuse(
-                f"{path}:{number} takes {name} from {value}: {why}", "name a folder and a file in it"
-            ) from None
-        if name in _FILES and value != "probe" and not Path(properties[name]).exists():
-            raise refuse(f"{path}:{number} sets {name}: {properties[name]} is not there", "name a readable file")
+            raise refuse(f"{where} sets {name}", "call it bootstrap.servers")
+        if name in _FILES and value != "probe" and not Path(value).exists():
+            raise refuse(f"{where} sets {name}: {value} is not there", "name a readable file")
+        properties[name] = value
     return properties
-
-
-def _resolved(value: str) -> str:
-    """The value, or what the file that it refers to holds. Raises ``OSError`` and ``ValueError``."""
-    if not value.startswith("${directory:"):
-        return value
-    reference = _FROM_FILE.fullmatch(value)
-    if reference is None:
-        raise ValueError("it is not ${directory:/a/folder:file}")
-    with Path(reference["folder"], reference["file"]).open("rb") as file:
-        content = file.read(_SECRET_BYTES_MAX + 1)
-    if len(content) > _SECRET_BYTES_MAX:
-        raise ValueError("it is too large for a secret")
-    return content.decode().removesuffix("\n").removesuffix("\r")
 
 
 def redacted(config: Mapping[str, Any]) -> dict[str, Any]:

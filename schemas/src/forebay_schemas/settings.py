@@ -27,6 +27,7 @@ from forebay_schemas.connection_watch import ConnectionWatch
 from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka import KafkaConnection, check_bootstrap_servers, read_properties
+from forebay_schemas.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
 from forebay_schemas.topics import Pool
 
 ENV_PREFIX: Final = "FOREBAY_"
@@ -38,8 +39,11 @@ KNOWN_VARIABLES: Final = frozenset(
         "BOOTSTRAP_SERVERS",
         "POOL",
         "KAFKA_PROPERTIES",
+        "SCHEMA_REGISTRY_URL",
+        "SCHEMA_REGISTRY_PROPERTIES",
         "LOG_LEVEL",
         # producer
+        "CODEC",
         "DELIVERY_TIMEOUT_SECONDS",
         "GATEWAY_PORT",
         # worker
@@ -99,6 +103,12 @@ class CommonSettings(BaseSettings):
     kafka_properties: Path | None = Field(
         default=None, description="A file of librdkafka properties (name=value lines): TLS, SASL, anything"
     )
+    schema_registry_url: str | None = Field(
+        default=None, description="A Schema Registry with Confluent's API, http://registry:8081 say; comma-separated"
+    )
+    schema_registry_properties: Path | None = Field(
+        default=None, description="A file of its client's properties (name=value lines): TLS, credentials, proxy"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged: debug, info, warning or error"
     )
@@ -130,6 +140,11 @@ class CommonSettings(BaseSettings):
         except UsageError:
             raise ValueError("that is no pool name") from None
 
+    @field_validator("schema_registry_url")
+    @classmethod
+    def _registry_url(cls, value: str | None) -> str | None:
+        return None if value is None else check_registry_url(value)
+
     def pool_topics(self) -> Pool:
         """The pool's names."""
         return Pool(self.pool)
@@ -155,6 +170,14 @@ class CommonSettings(BaseSettings):
             reread=partial(read_properties, self.kafka_properties) if self.kafka_properties else None
         )
         return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch)
+
+    def schema_registry(self) -> SchemaRegistry | None:
+        """The Schema Registry, if one is configured. Raises ``UsageError`` for a bad properties file."""
+        if self.schema_registry_properties is not None:
+            read_registry_properties(self.schema_registry_properties)
+        if self.schema_registry_url is None:
+            return None
+        return SchemaRegistry(self.schema_registry_url, properties=self.schema_registry_properties)
 
     @classmethod
     def settings_customise_sources(

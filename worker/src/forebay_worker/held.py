@@ -1,5 +1,5 @@
-"""Requests that were received but must not start yet: a retry whose time has not come, or one that a former owner of
-the partition may still run. Pure; the consumer's thread uses it."""
+"""Requests that were received but must not start yet: a retry whose time has not come, one that a former owner of the
+partition may still run, one whose schema is not known yet. Pure; the consumer's thread uses it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Held:
         return self._due[0][0] if self._due else None
 
     def hold_until(self, work: Work, due: float) -> None:
-        """Holds a retry."""
+        """Holds a retry, or a record that is to be looked at again."""
         heapq.heappush(self._due, (due, next(self._arrivals), work))
         self._count(work, 1)
 

@@ -15,7 +15,8 @@ from confluent_kafka import KafkaError
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice
-from forebay_schemas.envelope import Codec, deadline_ms, priority_in
+from forebay_schemas.envelope import deadline_ms, priority_in
+from forebay_schemas.envelope_reader import EnvelopeReader, SchemaPendingError
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history, record_headers
 from forebay_worker.assignment import Assignment, Verdict
@@ -32,6 +33,7 @@ POLL_SECONDS = 0.2
 OPENING_POLL_SECONDS = 0.02
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 LANE_FULL_WAIT_SECONDS = 0.05
+SCHEMA_WAIT_SECONDS = 0.1
 
 _CLIENT = "client"
 """The trouble that belongs to no topic."""
@@ -51,7 +53,7 @@ class Intake:
         name: str,
         make_consumer: Callable[[OnCommit], KafkaConsumer],
         sources: list[Source],
-        codec: Codec,
+        envelopes: EnvelopeReader,
         clock: Clock,
         deliver: Callable[[list[Work]], None],
         hand_over: Callable[[HandedOver], None],
@@ -59,7 +61,7 @@ class Intake:
     ) -> None:
         self.name = name
         self._first = sources[0]
-        self._codec = codec
+        self._envelopes = envelopes
         self._clock = clock
         self._deliver = deliver
         self._peers = peers
@@ -226,8 +228,10 @@ class Intake:
             self._held.withhold(work)
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
             self._held.hold_until(work, now + self._wait_seconds(work))
-        elif verdict is Verdict.RUN:
+        elif verdict is Verdict.RUN and work.is_read:
             batch.append(work)
+        elif verdict is Verdict.RUN:
+            self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
 
     def _wait_seconds(self, work: Work) -> float:
         """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
@@ -249,6 +253,10 @@ class Intake:
         released = []
         rooms: dict[Credit, int] = {}
         for work in self._held.take_due(now):
+            if not self._read(work):
+                # Nothing is wrong with it: it waits for the Schema Registry, and its offset with it.
+                self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
+                continue
             credit = work.assignment.credit
             room = rooms.get(credit, credit.room_records)
             if room > 0:
@@ -262,7 +270,11 @@ class Intake:
                 self._peers.listen_until(due)
             if due is not None and assignment.end_leases(now, heard_until=heard_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
-            released += self._held.take_released(assignment)
+            for work in self._held.take_released(assignment):
+                if self._read(work):
+                    released.append(work)
+                else:
+                    self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
         for work in released:
             work.crashes = work.assignment.crashes_of(work.offset)
         self._send(released)
@@ -282,15 +294,24 @@ class Intake:
             first_enqueued_at=first_enqueued_at,
             crashes=assignment.crashes_of(record.offset()),
         )
+        self._read(work)
+        return work
+
+    def _read(self, work: Work) -> bool:
+        """Reads the envelope unless that was done. False: its schema is not known yet."""
+        if work.is_read:
+            return True
         try:
-            request = self._codec.decode(value)
+            request = self._envelopes.read(work.record.value(), content_type=work.history.content_type)
+        except SchemaPendingError:
+            return False
         except EnvelopeError as error:
             work.problem = error
-            return work
+            return True
         work.request = request
-        work.priority = priority_in(request, tier=assignment.tier)
-        work.deadline_ms = deadline_ms(request, tier=assignment.tier, first_enqueued_at=first_enqueued_at)
-        return work
+        work.priority = priority_in(request, tier=work.tier)
+        work.deadline_ms = deadline_ms(request, tier=work.tier, first_enqueued_at=work.first_enqueued_at)
+        return True
 
     # What goes wrong.
 

@@ -33,7 +33,8 @@ class Record(Protocol):
 class Work(msgspec.Struct, gc=False):
     """A record that the worker owns until its outcome is durable.
 
-    ``request`` is None when the record could not be decoded: then ``problem`` says why. Times: ``first_enqueued_at``
+    ``request`` is None when the record could not be decoded: then ``problem`` says why; as long as both are None it has
+    not been read, since its schema is not known yet. Times: ``first_enqueued_at``
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
@@ -65,6 +66,11 @@ class Work(msgspec.Struct, gc=False):
     prefilled_before: float = 0.0
     prefilled_with: int = 0
     in_flight_seconds: float = 0.0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is known what the record says, or that it says nothing."""
+        return self.request is not None or self.problem is not None
 
     @property
     def tier(self) -> Tier:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.coordination import Notice
-from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import ExitCode, KafkaFailedError
 from forebay_schemas.kafka import (
     KafkaConnection,
@@ -32,6 +32,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.schema_fetcher import SchemaFetcher
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.assembly import make_gate, make_lanes
@@ -84,6 +85,8 @@ class Worker:
         self._connection: KafkaConnection = settings.connection()
         self._handler = load_handler(settings.handler) if settings.handler is not None else None
         self._clock = BrokerClock(SystemClock())
+        registry = settings.schema_registry()
+        self._schemas = None if registry is None else SchemaFetcher(registry, clock=self._clock)
         self._stats = Stats()
         self._overload = OverloadLadder()
         self._signals = self._make_signals()
@@ -213,12 +216,13 @@ class Worker:
             hear=self._hear,
             send=self._reporter.send_notice,
         )
+        envelopes = EnvelopeReader(self._schemas or NoSchemas())
         for name, of_intake in sources.items():
             intake = Intake(
                 name=name,
                 make_consumer=partial(self._make_consumer, name),
                 sources=of_intake,
-                codec=JsonCodec(),
+                envelopes=envelopes,
                 clock=self._clock,
                 deliver=deliver,
                 hand_over=hand_over,
@@ -227,13 +231,15 @@ class Worker:
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
         self._start_thread("coordination", coordination)
+        if self._schemas is not None:
+            self._start_thread("schemas", self._schemas)
 
-    def _start_thread(self, name: str, loop: Intake | Coordination) -> None:
+    def _start_thread(self, name: str, loop: Intake | Coordination | SchemaFetcher) -> None:
         thread = threading.Thread(target=self._run_thread, args=(loop,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run_thread(self, loop: Intake | Coordination) -> None:
+    def _run_thread(self, loop: Intake | Coordination | SchemaFetcher) -> None:
         while not self._close_threads.is_set():
             loop.step()
         loop.close()
@@ -348,6 +354,8 @@ class Worker:
             if not intake.assigned_once and self._clock.monotonic() < self._share_until
         ]
         problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
+        if self._schemas is not None and self._schemas.trouble is not None:
+            problems.append(f"records wait for their schema: {self._schemas.trouble}")
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
         return problems

@@ -1,0 +1,153 @@
+"""Schemas of a Schema Registry, fetched once each: for readers that must not wait, and for those that may.
+
+`SchemaFetcher.schema` never blocks; a thread that repeats `step` does the asking. Any thread may read.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, TypeVar
+
+import structlog
+
+from forebay_schemas.avro import AvroSchema, envelope_schemas, parse_avro_schema
+from forebay_schemas.clock import Clock
+from forebay_schemas.envelope_reader import SchemaPendingError
+from forebay_schemas.errors import EnvelopeError, ForebayError
+from forebay_schemas.schema_registry import SchemaRegistry
+
+SCHEMAS_MAX: Final = 1_000
+"""So many are kept, and so many wanted at a time."""
+
+UNKNOWN_SECONDS: Final = 10.0
+"""So long an id stays unknown before the registry is asked again."""
+
+WAIT_SECONDS_MIN: Final = 0.5
+WAIT_SECONDS_MAX: Final = 5.0
+_POLL_SECONDS: Final = 0.2
+
+_Item = TypeVar("_Item")
+
+_log = structlog.get_logger("forebay.schemas")
+
+
+class SchemaFetcher:
+    """A `SchemaSource` over a registry."""
+
+    def __init__(self, registry: SchemaRegistry, *, clock: Clock) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._pause = threading.Event()
+        self._known: dict[int, AvroSchema] = {}
+        self._unknown: dict[int, tuple[float, str]] = {}
+        self._wanted: dict[int, None] = {}
+        self._wait_seconds = 0.0
+        self._again_at = 0.0
+        self.trouble: str | None = None
+        """Why what is wanted cannot be had now; None when it can."""
+
+    def schema(self, schema_id: int) -> AvroSchema:
+        """As `SchemaSource.schema`. Never blocks: an id that is asked for in vain is fetched meanwhile."""
+        known = self._known.get(schema_id)
+        if known is not None:
+            return known
+        until, why = self._unknown.get(schema_id, (0.0, ""))
+        if self._clock.monotonic() < until:
+            fix = "register it there and replay, or correct the sender"
+            raise EnvelopeError("envelope", f"is framed with schema {schema_id}, {why}", fix=fix)
+        with self._lock:
+            if len(self._wanted) < SCHEMAS_MAX:
+                self._wanted[schema_id] = None
+        self._wake.set()
+        raise SchemaPendingError(schema_id)
+
+    def step(self) -> None:
+        """One turn: asks for one schema that is wanted. Blocks for 0.2 s and one call of the registry at most."""
+        left = self._again_at - self._clock.monotonic()
+        if left > 0:
+            self._pause.wait(min(left, _POLL_SECONDS))
+        elif self._wake.wait(_POLL_SECONDS):
+            with self._lock:
+                wanted = next(iter(self._wanted), None)
+                if wanted is None:
+                    self._wake.clear()
+                    return
+            try:
+                self.fetch(wanted)
+            except ForebayError as error:
+                self._note_failure(wanted, error)
+
+    def fetch(self, schema_id: int) -> None:
+        """Asks the registry for one schema, now. Raises its ``ForebayError`` when it does not tell."""
+        text = self._registry.schema_text(schema_id)
+        known, why = None, "which its Schema Registry does not know as an Avro schema"
+        if text is not None:
+            try:
+                known = parse_avro_schema(text)
+            except ValueError as error:
+                why = f"which cannot be used: {error}"
+        with self._lock:
+            if known is None:
+                _put(self._unknown, schema_id, (self._clock.monotonic() + UNKNOWN_SECONDS, why))
+            else:
+                # One of our own needs no translation, which is most of what reading takes.
+                _put(self._known, schema_id, envelope_schemas().get(known.fingerprint, known))
+            self._wanted.pop(schema_id, None)
+        if self.trouble is not None:
+            _log.info("the Schema Registry answers again")
+        self.trouble = None
+        self._wait_seconds = 0.0
+
+    def close(self) -> None:
+        """Closes the connection to the registry."""
+        self._registry.close()
+
+    def _note_failure(self, schema_id: int, error: ForebayError) -> None:
+        if self.trouble is None:
+            _log.warning("records wait for a schema", schema=schema_id, error=str(error))
+        self.trouble = str(error)
+        self._wait_seconds = min(WAIT_SECONDS_MAX, max(WAIT_SECONDS_MIN, 2 * self._wait_seconds))
+        self._again_at = self._clock.monotonic() + self._wait_seconds
+        with self._lock:
+            # The next one first: it may be this schema alone that the registry does not give.
+            self._wanted.pop(schema_id, None)
+            self._wanted[schema_id] = None
+
+
+def _put(store: dict[int, _Item], schema_id: int, item: _Item) -> None:
+    store.pop(schema_id, None)
+    if len(store) >= SCHEMAS_MAX:
+        del store[next(iter(store))]
+    store[schema_id] = item
+
+
+class WaitingSchemas:
+    """A `SchemaSource` for commands: waits for the registry's answer, and takes none for an answer for a while."""
+
+    def __init__(self, registry: SchemaRegistry, *, clock: Clock) -> None:
+        self._fetcher = SchemaFetcher(registry, clock=clock)
+        self._clock = clock
+        self._failure = ""
+        self._again_at = 0.0
+
+    def schema(self, schema_id: int) -> AvroSchema:
+        """As `SchemaSource.schema`, but a registry that does not tell is an ``EnvelopeError`` too, never pending."""
+        try:
+            return self._fetcher.schema(schema_id)
+        except SchemaPendingError:
+            self._fetch(schema_id)
+        return self._fetcher.schema(schema_id)
+
+    def _fetch(self, schema_id: int) -> None:
+        now = self._clock.monotonic()
+        try:
+            if now >= self._again_at:
+                self._fetcher.fetch(schema_id)
+                return
+        except ForebayError as error:
+            self._failure = str(error)
+            self._again_at = now + WAIT_SECONDS_MAX
+        problem = f"is framed with schema {schema_id}, which could not be fetched: {self._failure}"
+        raise EnvelopeError("envelope", problem, fix="try again when the registry answers")
