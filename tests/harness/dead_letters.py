@@ -36,9 +36,14 @@ def requests(pool: LivePool, tier: Tier = Tier.MID) -> list[Message]:
 
 
 def write_letters(
-    pool: LivePool, values: Iterable[tuple[str, bytes | None]], *, reason: str = "backend_error", replay_count: int = 0
+    pool: LivePool,
+    values: Iterable[tuple[str, bytes | None]],
+    *,
+    reason: str = "backend_error",
+    replay_count: int = 0,
+    tier: Tier = Tier.MID,
 ) -> None:
-    """Dead letters of the mid tier as a worker writes them, by a plain client; returns when the broker has them."""
+    """Dead letters of a tier as a worker writes them, by a plain client; returns when the broker has them."""
     client = {**pool.kafka.connection.properties, "bootstrap.servers": pool.kafka.bootstrap_servers}
     producer = Producer({**client, "acks": "all", "partitioner": "murmur2_random", "logger": LOG})
     headers: list[tuple[str, str | bytes | None]] = [
@@ -46,7 +51,7 @@ def write_letters(
         ("forebay-reason", reason.encode()),
         ("forebay-attempt", b"4"),
         ("forebay-first-enqueued-at", b"1800000000000"),
-        ("kafka_dlt-original-topic", pool.topics.requests(Tier.MID).encode()),
+        ("kafka_dlt-original-topic", pool.topics.requests(tier).encode()),
     ]
     if replay_count:
         headers.append(("forebay-replay-count", str(replay_count).encode()))

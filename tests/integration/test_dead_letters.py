@@ -91,14 +91,16 @@ def test_a_replay_that_dies_again_is_a_dead_letter_of_its_own_and_can_be_replaye
 
 def test_a_replayed_record_is_the_original_one(pool: LivePool) -> None:
     value = value_of("one", own=[1.5])
-    write_letters(pool, [("any key", value)], replay_count=3)
+    write_letters(pool, [("any key", value)], replay_count=2)
     assert replay(pool, "--id", "one", "--yes")["replayed"] == 1
     [record] = requests(pool)
     assert (record.key(), record.value()) == (b"any key", value)
-    assert record.headers() == [*FOREIGN, ("forebay-replay-count", b"4")]
-    [audit] = pool.kafka.read_all(pool.topics.audit)
-    told = json.loads(audit.value() or b"")
-    assert (told["action"], told["request_id"], told["replay_count"]) == ("replay", "one", 4)
+    audits = [json.loads(audit.value() or b"") for audit in pool.kafka.read_all(pool.topics.audit)]
+    assert [one["action"] for one in audits] == ["run_started", "intent", "replay", "run_ended"]
+    told = audits[2]
+    of = f"{told['dead_letter_topic_id']}/{told['partition']}/{told['offset']}".encode()
+    assert record.headers() == [*FOREIGN, ("forebay-replay-count", b"3"), ("forebay-replay-of", of)]
+    assert (told["action"], told["request_id"], told["replay_count"]) == ("replay", "one", 3)
     assert (told["to_partition"], told["to_offset"]) == (record.partition(), record.offset())
     assert "@" in told["by"]
 

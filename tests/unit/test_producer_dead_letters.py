@@ -91,8 +91,8 @@ def letter(
     return LetterDecoder(POOL).decode(StoredRecord(stored_value=whole, stored_headers=headers, **record))
 
 
-def plan(one: Letter, ttl_ms: int | None = None) -> Replay | Refusal:
-    return plan_replay(one, pool=POOL, now_ms=NOW_MS, ttl_ms=ttl_ms)
+def plan(one: Letter, ttl_ms: int | None = None, replays_max: int = 3) -> Replay | Refusal:
+    return plan_replay(one, pool=POOL, topic_id="id", now_ms=NOW_MS, ttl_ms=ttl_ms, replays_max=replays_max)
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,41 @@ def test_a_replay_is_the_original_record_with_its_hops_taken_off(topic: str, to:
     replay = plan(one)
     assert isinstance(replay, Replay)
     assert (replay.topic, replay.key, replay.value) == (to, b"\x00key", one.value)
-    assert replay.headers == [*FOREIGN, ("forebay-replay-count", b"1")]
+    assert replay.headers == [*FOREIGN, ("forebay-replay-count", b"1"), ("forebay-replay-of", b"id/0/7")]
     assert replay.replay_count == 1
 
 
 def test_the_replay_count_grows_and_stands_once() -> None:
-    replay = plan(letter(more=[("forebay-replay-count", b"2"), ("forebay-tenant", b"acme")]))
+    before: list[Header] = [("forebay-replay-count", b"2"), ("forebay-replay-of", b"id/3/4")]
+    replay = plan(letter(more=[*before, ("forebay-tenant", b"acme")]))
     assert isinstance(replay, Replay)
-    assert replay.headers == [*FOREIGN, ("forebay-tenant", b"acme"), ("forebay-replay-count", b"3")]
+    ours = [("forebay-replay-count", b"3"), ("forebay-replay-of", b"id/0/7")]
+    assert replay.headers == [*FOREIGN, ("forebay-tenant", b"acme"), *ours]
+
+
+@pytest.mark.parametrize(
+    ("count", "replays_max", "refused"), [(0, 1, False), (1, 1, True), (2, 3, False), (3, 3, True)]
+)
+def test_what_died_again_so_often_is_not_replayed_once_more(count: int, replays_max: int, refused: bool) -> None:
+    found = plan(letter(more=[("forebay-replay-count", str(count).encode())]), replays_max=replays_max)
+    assert (found is Refusal.REPLAYED_TOO_OFTEN) is refused
+
+
+@pytest.mark.parametrize(
+    ("fields", "ttl_ms", "left_ms"),
+    [
+        ({}, None, 5_000),
+        ({"ttl_ms": 700}, None, 700),
+        ({"ttl_ms": 700}, 9_000, 9_000),
+        ({"expire_at": NOW_MS + 60}, None, 60),
+    ],
+)
+def test_a_replay_has_its_own_time_to_live_or_its_tiers_or_what_it_is_given(
+    fields: dict[str, Any], ttl_ms: int | None, left_ms: int
+) -> None:
+    replay = plan(letter({**ENVELOPE, **fields}), ttl_ms)
+    assert isinstance(replay, Replay)
+    assert replay.ttl_ms == left_ms
 
 
 LATE = NOW_MS - 1

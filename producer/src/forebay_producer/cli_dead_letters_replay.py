@@ -4,68 +4,44 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 import sys
-from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
+from forebay_producer.backlog import BacklogReader
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.cli_submit import _Interruption as Interruption
+from forebay_producer.cli_progress import Interruption, Progress
 from forebay_producer.cli_values import duration_seconds
-from forebay_producer.dead_letters import SAMPLES_MAX, Letter, Refusal, plan_replay, was_replayed
+from forebay_producer.dead_letters_audit import Action, Ending, RunStarted
+from forebay_producer.dead_letters_canary import Canary
+from forebay_producer.dead_letters_job import Planner, ReplayJob, Tally
 from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_replay import Replayer, Tally
+from forebay_producer.dead_letters_replay import Replayer
+from forebay_producer.dead_letters_run import InterruptedRunError, Run
 from forebay_producer.dead_letters_selection import Selection
 from forebay_producer.dead_letters_view import printable
+from forebay_producer.results_reader import ResultsReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.reasons import REASONS_BY_CODE
 from forebay_schemas.tiers import TTL_MS_MAX
 
+RATE_PER_SECOND_MAX: Final = 10_000.0
+
 _CLOCK: Final = SystemClock()
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(?:/ *(s|m|h))?")
+_UNIT_SECONDS: Final = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
     command(app, "replay")(replay)
-
-
-@dataclass(slots=True)
-class _Run:
-    """What one run has met. ``planned``: how many go to each topic."""
-
-    matched: int = 0
-    already: int = 0
-    planned: Counter[str] = field(default_factory=Counter)
-    refused: Counter[Refusal] = field(default_factory=Counter)
-    refused_ids: dict[Refusal, list[str]] = field(default_factory=dict)
-    not_found: set[str] = field(default_factory=set)
-
-    def concerns(self, letter: Letter, selection: Selection) -> bool:
-        """Whether the letter is one of those asked for; takes note that it is there."""
-        if not selection.matches(letter):
-            return False
-        self.not_found -= letter.is_called(selection.ids)
-        self.matched += 1
-        return True
-
-    def refuse(self, letter: Letter, refusal: Refusal) -> None:
-        self.refused[refusal] += 1
-        samples = self.refused_ids.setdefault(refusal, [])
-        if len(samples) < SAMPLES_MAX:
-            samples.append(letter.name)
-
-    def exit_code(self, *, sent: int) -> ExitCode:
-        """``sent``: replayed by this run, or what would be."""
-        good = sent + self.already
-        if not good:
-            return ExitCode.FAILED
-        whole = sent == self.planned.total() and not self.refused and not self.not_found
-        return ExitCode.OK if whole else ExitCode.PARTLY
 
 
 def replay(
@@ -74,125 +50,252 @@ def replay(
     chosen: SelectionOptions,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Replay at most so many.")] = None,
+    rate: Annotated[str, typer.Option(help="Send no more than that: 20/s, 600/m; slower while tiers fill.")] = "100/s",
+    canary: Annotated[
+        int, typer.Option(min=0, help="Send so many first; the rest only once all of them have completed.")
+    ] = 0,
     ttl: Annotated[
-        str | None, typer.Option(help="Write this time to live (10m) into each replayed envelope. [default: its own]")
+        str | None,
+        typer.Option(
+            help="Write this time to live (10m) into each replayed envelope. [default: its own or its tier's]"
+        ),
     ] = None,
+    replays_max: Annotated[
+        int, typer.Option(min=1, help="Refuse what was replayed so often before, and died again each time.")
+    ] = 3,
 ) -> None:
     """Send dead letters to their tier's requests again; a dry run unless --yes.
 
-    A replay is the original record with its attempts and its deadline started anew. What was replayed is written to the
-    audit topic, and is not sent by a later run, nor by one after a kill; only what was being sent when a run was killed
-    (100 at most) can be sent again, and workers skip it when they know its outcome. Do not start two runs at once.
+    A replay is the original record with its attempts and its deadline started anew. No letter is sent twice and none is
+    left out, whether a run ends, is interrupted or is killed: start it again, and it goes on. A run waits while another
+    one is at it. Who replayed what stands on the audit topic.
 
-    Exits 0 when all was replayed, by this run or before; 4 when some; 1 when nothing matched or nothing could be.
+    It slows down and stops while requests wait too long in the tiers that it sends to, and goes on when they do not.
+
+    Exits 0 when all was replayed, by this run or before; 4 when some; 1 when nothing matched or nothing could be, or no
+    canary completed.
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
         raise UsageError("replay", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
-    ttl_ms = None if ttl is None else _ttl_ms(ttl)
+    asked = _Asked(
+        selection=selection,
+        limit=limit,
+        rate_per_second=_rate_per_second(rate),
+        canary=canary,
+        ttl_ms=None if ttl is None else _ttl_ms(ttl),
+        replays_max=replays_max,
+    )
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
-    handled = reader.handled()
-    replayer = _replayer(session, reader, ttl_ms=ttl_ms) if yes else None
-    run = _Run(not_found=set(selection.ids))
+    if yes:
+        _replay(session, reader, asked)
+    else:
+        _dry_run(session, reader, asked)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the options say."""
+
+    selection: Selection
+    limit: int | None
+    rate_per_second: float
+    canary: int
+    ttl_ms: int | None
+    replays_max: int
+
+
+def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
+    planner = _planner(session, reader, asked, handled=reader.handled())
+    for letter in reader.letters():
+        if planner.is_full:
+            # It has not looked at all of them.
+            planner.tally.not_found.clear()
+            break
+        planner.plan(letter)
+    tally = planner.tally
+    _report(session, tally, asked=asked, canary=None, dry_run=True)
+    if tally.planned:
+        say("dry run: nothing was sent; --yes does it")
+    raise typer.Exit(_exit_code(tally, sent=tally.planned.total()))
+
+
+def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     failure: ForebayError | None = None
-    with Interruption() as interruption:
+    job: ReplayJob | None = None
+    by = f"{_user()}@{socket.gethostname()}"
+    common: dict[str, Any] = {"pool": session.pool, "clock": _CLOCK}
+    wait_seconds = session.settings.delivery_timeout_seconds
+    with ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        progress = Progress(live=sys.stderr.isatty())
+        stack.callback(progress.stop)
+        run = stack.enter_context(
+            closing(
+                Run(
+                    session.connection,
+                    **common,
+                    opening=_opening(reader, asked, by=by),
+                    wait_seconds=wait_seconds,
+                    interrupted=lambda: interruption.came,
+                    tell=progress.note,
+                )
+            )
+        )
+        replayer = Replayer(
+            session.connection,
+            **common,
+            run=run,
+            topic_id=reader.topic_id,
+            by=by,
+            ttl_ms=asked.ttl_ms,
+            wait_seconds=wait_seconds,
+        )
+        backlog = stack.enter_context(BacklogReader(session.connection, **common))
+        results = None
+        if asked.canary:
+            results = stack.enter_context(ResultsReader(session.connection, **common, since_ms=None))
+        planner = _planner(session, reader, asked, handled=run.handled)
         try:
-            for letter in reader.letters():
-                if interruption.came or run.planned.total() == limit or (replayer is not None and replayer.failure):
-                    # It has not looked at all of them.
-                    run.not_found.clear()
-                    break
-                if not run.concerns(letter, selection):
-                    continue
-                if was_replayed(letter, handled):
-                    run.already += 1
-                    continue
-                plan = plan_replay(letter, pool=session.pool, now_ms=_CLOCK.wall_ms(), ttl_ms=ttl_ms)
-                if isinstance(plan, Refusal):
-                    run.refuse(letter, plan)
-                    continue
-                run.planned[plan.topic] += 1
-                handled.add_request(plan.request_id, plan.replay_count)
-                if replayer is not None:
-                    replayer.send(plan)
+            run.enter()
+            job = ReplayJob(
+                run=run,
+                replayer=replayer,
+                planner=planner,
+                backlog=backlog,
+                results=results,
+                canary=asked.canary,
+                rate_per_second=asked.rate_per_second,
+                clock=_CLOCK,
+                interrupted=lambda: interruption.came,
+                show=progress.show,
+                tell=progress.note,
+            )
+            job.replay(reader.letters())
+        except InterruptedRunError:
+            pass
         except ForebayError as error:
             failure = error
-        if replayer is not None:
-            replayer.settle()
-            replayer.close()
-            failure = failure or replayer.failure
-    tally = None if replayer is None else replayer.tally
-    _report(session, run, tally, selection=selection)
+        canary = job.canary if job is not None else Canary()
+        if not replayer.in_doubt:
+            ending, why = _ending(canary, interrupted=interruption.came, failure=failure)
+            run.end(ending, tally=planner.tally.counts(), error=why)
+    _report(session, planner.tally, asked=asked, canary=canary, dry_run=False)
     if interruption.came:
         raise typer.Exit(EXIT_INTERRUPTED)
-    sent = run.planned.total() if tally is None else tally.replayed
+    _exit(planner.tally, canary, failure)
+
+
+def _exit(tally: Tally, canary: Canary, failure: ForebayError | None) -> None:
     if failure is not None:
         say(f"error: {failure}")
-        did_some = tally is not None and tally.replayed + tally.unrecorded > 0
-        partly = did_some and failure.exit_code is not ExitCode.UNREACHABLE
+        partly = tally.replayed > 0 and failure.exit_code is not ExitCode.UNREACHABLE
         raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
-    raise typer.Exit(run.exit_code(sent=sent))
+    if canary.failed:
+        say(f"error: {_canary_words(canary)}; nothing more was sent")
+        raise typer.Exit(ExitCode.PARTLY if canary.completed else ExitCode.FAILED)
+    raise typer.Exit(_exit_code(tally, sent=tally.replayed))
 
 
-def _report(session: Session, run: _Run, tally: Tally | None, *, selection: Selection) -> None:
-    if tally is not None:
-        for one, refusal in tally.refused:
-            run.refuse(one.letter, refusal)
+def _ending(canary: Canary, *, interrupted: bool, failure: ForebayError | None) -> tuple[Ending, str | None]:
+    if failure is not None:
+        return Ending.FAILED, str(failure)
+    if interrupted:
+        return Ending.INTERRUPTED, None
+    if canary.failed:
+        return Ending.CANARY_FAILED, _canary_words(canary)
+    return Ending.DONE, None
+
+
+def _canary_words(canary: Canary) -> str:
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in canary.failed.most_common())
+    return f"of {canary.sent:,} canaries {canary.failed.total():,} did not complete: {reasons}"
+
+
+def _exit_code(tally: Tally, *, sent: int) -> ExitCode:
+    """``sent``: replayed by this run, or what would be."""
+    if not sent + tally.already:
+        return ExitCode.FAILED
+    whole = sent == tally.planned.total() and not tally.refused and not tally.not_found
+    return ExitCode.OK if whole else ExitCode.PARTLY
+
+
+def _planner(session: Session, reader: DeadLetterReader, asked: _Asked, *, handled: Any) -> Planner:
+    return Planner(
+        selection=asked.selection,
+        pool=session.pool,
+        clock=_CLOCK,
+        topic_id=reader.topic_id,
+        handled=handled,
+        ttl_ms=asked.ttl_ms,
+        replays_max=asked.replays_max,
+        limit=asked.limit,
+    )
+
+
+def _opening(reader: DeadLetterReader, asked: _Asked, *, by: str) -> RunStarted:
+    return RunStarted(
+        at=0,
+        run_id="",
+        by=by,
+        does=Action.REPLAY,
+        dead_letter_topic_id=reader.topic_id,
+        selection=str(asked.selection),
+        ttl_ms=asked.ttl_ms,
+        rate_per_second=asked.rate_per_second,
+        limit=asked.limit,
+        canary=asked.canary or None,
+    )
+
+
+def _report(session: Session, tally: Tally, *, asked: _Asked, canary: Canary | None, dry_run: bool) -> None:
     record: dict[str, Any] = {
-        "dry_run": tally is None,
-        "matched": run.matched,
-        "topics": dict(run.planned),
-        "replayed": 0 if tally is None else tally.replayed,
-        "already_replayed": run.already,
-        "unrecorded": 0 if tally is None else tally.unrecorded,
-        "uncertain": 0 if tally is None else tally.uncertain,
+        "dry_run": dry_run,
+        "matched": tally.matched,
+        "topics": dict(tally.planned),
+        "rate_per_second": asked.rate_per_second,
+        "seconds_at_least": round(tally.planned.total() / asked.rate_per_second, 1),
+        "replayed": tally.replayed,
+        "already_replayed": tally.already,
+        "discarded": tally.discarded,
         "refused": {
-            refusal.code: {"count": count, "meaning": refusal.meaning, "sample_ids": run.refused_ids[refusal]}
-            for refusal, count in run.refused.items()
+            refusal.code: {"count": count, "meaning": refusal.meaning, "sample_ids": tally.refused_ids[refusal]}
+            for refusal, count in tally.refused.items()
         },
-        "not_found": sorted(run.not_found),
+        "not_found": sorted(tally.not_found),
+        "canary": None
+        if canary is None or not canary.sent
+        else {"sent": canary.sent, "completed": canary.completed, "failed": dict(canary.failed)},
     }
     if session.output is Output.JSON:
         sys.stdout.write(to_json(record) + "\n")
     else:
         sys.stdout.writelines(line + "\n" for line in _lines(record))
     sys.stdout.flush()
-    if not run.matched:
-        unknown = [reason for reason in selection.reason if reason not in REASONS_BY_CODE]
+    if not tally.matched:
+        unknown = [reason for reason in asked.selection.reason if reason not in REASONS_BY_CODE]
         known = f"; known reasons are {', '.join(REASONS_BY_CODE)}" if unknown else ""
-        say(f"error: no dead letter matches {selection}{known}")
-    elif tally is None and run.planned:
-        say("dry run: nothing was sent; --yes does it")
+        say(f"error: no dead letter matches {asked.selection}{known}")
 
 
 def _lines(record: dict[str, Any]) -> list[str]:
-    verb = "would be replayed" if record["dry_run"] else "sent"
-    lines = [f"{count:,} {verb} to {topic}" for topic, count in record["topics"].items()]
-    if not record["dry_run"]:
-        lines.append(f"{record['replayed']:,} replayed")
+    if record["dry_run"]:
+        lines = [f"{count:,} would be replayed to {topic}" for topic, count in record["topics"].items()]
+        if lines:
+            lines.append(f"{record['seconds_at_least']:,.1f} s at least, at {record['rate_per_second']:g}/s")
+    else:
+        lines = [f"{record['replayed']:,} replayed"]
+    if record["canary"]:
+        lines.append(f"{record['canary']['completed']:,} of {record['canary']['sent']:,} canaries completed")
     if record["already_replayed"]:
         lines.append(f"{record['already_replayed']:,} replayed before")
-    if record["unrecorded"]:
-        lines.append(f"{record['unrecorded']:,} replayed, but not recorded as such: the next run sends them again")
-    if record["uncertain"]:
-        lines.append(f"{record['uncertain']:,} not acknowledged: the next run sends them again")
+    if record["discarded"]:
+        lines.append(f"{record['discarded']:,} discarded before")
     for code, refused in record["refused"].items():
         samples = " ".join(map(printable, refused["sample_ids"]))
         lines.append(f"{refused['count']:,} cannot be replayed, {code}: {refused['meaning']} ({samples})")
     lines += [f"no dead letter of {printable(name)}" for name in record["not_found"]]
     return lines
-
-
-def _replayer(session: Session, reader: DeadLetterReader, *, ttl_ms: int | None) -> Replayer:
-    return Replayer(
-        session.connection,
-        pool=session.pool,
-        clock=_CLOCK,
-        topic_id=reader.topic_id,
-        by=f"{_user()}@{socket.gethostname()}",
-        ttl_ms=ttl_ms,
-        delivery_seconds=session.settings.delivery_timeout_seconds,
-    )
 
 
 def _user() -> str:
@@ -208,3 +311,15 @@ def _ttl_ms(text: str) -> int:
     if not 0 < ttl_ms <= TTL_MS_MAX:
         raise UsageError("--ttl", f"is {text!r}", fix="give 1ms to 7d")
     return ttl_ms
+
+
+def _rate_per_second(text: str) -> float:
+    match = _RATE.fullmatch(text.strip().lower())
+    per_second = float(match[1]) / _UNIT_SECONDS[match[2]] if match else 0.0
+    if not 0 < per_second <= RATE_PER_SECOND_MAX:
+        raise UsageError(
+            "--rate",
+            f"is {text!r}",
+            fix=f"give so many a second, a minute or an hour, 20/s or 600/m; at most {RATE_PER_SECOND_MAX:,.0f}/s",
+        )
+    return per_second

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Rows, Session, command, say
+from forebay_producer.cli_progress import Interruption, Progress
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.client import Producer
 from forebay_producer.errors import SENT_BEFORE_HINT
@@ -30,7 +28,6 @@ from forebay_schemas.tiers import Tier
 
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 0.2
-_PROGRESS_SECONDS: Final = 10.0
 
 _WIDTHS: Final = {"request_id": 36, "topic": 40, "partition": 9, "offset": 12}
 
@@ -87,7 +84,7 @@ def submit(
             defaults=LineDefaults(ttl_ms=ttl_ms, biz_type=biz_type),
             tier=tier,
         )
-        interruption = stack.enter_context(_Interruption())
+        interruption = stack.enter_context(Interruption())
         try:
             job.send_all(interruption)
             if reader is not None:
@@ -97,47 +94,6 @@ def submit(
         if interruption.came:
             raise _interrupted
         raise typer.Exit(job.exit_code())
-
-
-class _Interruption:
-    """Ctrl-C as a flag: what is under way is finished, so that what was accepted is known. A second ends at once."""
-
-    def __init__(self) -> None:
-        self.came = False
-        self._before: Any = None
-
-    def __enter__(self) -> _Interruption:
-        self._before = signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, _signal: int, _frame: FrameType | None) -> None:
-        self.came = True
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-class _Progress:
-    """Says on stderr how far it is: all the time on a terminal that shows nothing else, else every ten seconds."""
-
-    def __init__(self) -> None:
-        alone = sys.stderr.isatty() and not sys.stdout.isatty()
-        self._status = Console(stderr=True).status("") if alone else None
-        if self._status is not None:
-            self._status.start()
-        self._said_at = time.monotonic()
-
-    def show(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(text)
-        elif time.monotonic() - self._said_at >= _PROGRESS_SECONDS:
-            self._said_at = time.monotonic()
-            say(text)
-
-    def stop(self) -> None:
-        if self._status is not None:
-            self._status.stop()
 
 
 class _Job:
@@ -160,12 +116,12 @@ class _Job:
         self._tier = tier
         self._rows = Rows(session.output, widths=_WIDTHS)
         self._results = ResultRows(session.output, bodies=True)
-        self._progress = _Progress()
+        self._progress = Progress(live=sys.stderr.isatty() and not sys.stdout.isatty())
         self._started_at = time.monotonic()
         self._accepted = self._refused = self._completed = self._ended_otherwise = self._last_line = 0
         self._open: set[str] = set()
 
-    def send_all(self, interruption: _Interruption) -> None:
+    def send_all(self, interruption: Interruption) -> None:
         """Sends every line. Raises what makes it pointless to go on."""
         while not self._source.ended and not interruption.came:
             lines = self._source.take(timeout_seconds=_WAIT_SECONDS)
@@ -175,7 +131,7 @@ class _Job:
             self._read_results(timeout_seconds=0)
             self._progress.show(self._so_far())
 
-    def wait_for_all(self, interruption: _Interruption, *, patience_seconds: float | None) -> None:
+    def wait_for_all(self, interruption: Interruption, *, patience_seconds: float | None) -> None:
         """Prints outcomes until there is one for every accepted request, or patience is at its end."""
         give_up_at = None if patience_seconds is None else time.monotonic() + patience_seconds
         while self._open and not interruption.came:

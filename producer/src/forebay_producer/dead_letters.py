@@ -247,6 +247,10 @@ class Refusal(Enum):
     )
     PAST_DEADLINE = ("past_deadline", "its expire_at has passed, so it would expire at once: give it time with --ttl")
     FOREIGN_TOPIC = ("foreign_topic", "it names no topic of this pool as the one it died in, so its tier is not known")
+    REPLAYED_TOO_OFTEN = (
+        "replayed_too_often",
+        "it died again as often as it was replayed: look why (see show), or allow more with --replays-max",
+    )
     TOO_LARGE = ("too_large", "with the replay count's header, or the new ttl_ms, it is larger than a request may be")
 
     def __init__(self, code: str, meaning: str) -> None:
@@ -256,9 +260,14 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The record that a replay of ``letter`` is; ``replay_count`` is what its header says."""
+    """The record that a replay of ``letter`` is; ``replay_count`` is what its header says.
+
+    ``ttl_ms``: how long it may take from when it is sent.
+    """
 
     letter: Letter
+    tier: Tier
+    ttl_ms: int
     request_id: str
     replay_count: int
     topic: str
@@ -267,8 +276,13 @@ class Replay:
     headers: list[Header]
 
 
-def plan_replay(letter: Letter, *, pool: Pool, now_ms: int, ttl_ms: int | None) -> Replay | Refusal:
+def plan_replay(
+    letter: Letter, *, pool: Pool, topic_id: str, now_ms: int, ttl_ms: int | None, replays_max: int
+) -> Replay | Refusal:
     """What a replay at ``now_ms`` (epoch milliseconds) would send, or why there cannot be one.
+
+    ``topic_id``: Kafka's id of the dead-letter topic, for the header that says which letter it is the replay of.
+    ``replays_max``: how often a request may be replayed, this time included.
 
     The deadline restarts: ``ttl_ms`` in the envelope counts from the replay's own enqueue. With ``ttl_ms`` given, the
     envelope says that instead; its other fields, unknown ones too, stay as they were.
@@ -279,19 +293,33 @@ def plan_replay(letter: Letter, *, pool: Pool, now_ms: int, ttl_ms: int | None) 
         return Refusal.UNDECODABLE
     if letter.tier is None:
         return Refusal.FOREIGN_TOPIC
-    if ttl_ms is None and deadline_ms(letter.request, tier=letter.tier, first_enqueued_at=now_ms) <= now_ms:
+    left_ms = ttl_ms
+    if left_ms is None:
+        left_ms = deadline_ms(letter.request, tier=letter.tier, first_enqueued_at=now_ms) - now_ms
+    if left_ms <= 0:
         return Refusal.PAST_DEADLINE
     count = letter.history.replay_count + 1
+    if count > replays_max:
+        return Refusal.REPLAYED_TOO_OFTEN
     kept = [(name, value) for name, value in letter.headers if not _is_of_hops(name)]
     return Replay(
         letter=letter,
+        tier=letter.tier,
+        ttl_ms=left_ms,
         request_id=letter.request.request_id,
         replay_count=count,
         topic=pool.requests(letter.tier),
         key=letter.key,
         value=letter.value if ttl_ms is None else letter.envelopes.replace(letter.value, {"ttl_ms": ttl_ms}),
-        headers=replace_headers(kept, {h.REPLAY_COUNT: str(count)}),
+        headers=replace_headers(
+            kept, {h.REPLAY_COUNT: str(count), h.REPLAY_OF: replay_of(topic_id, letter.partition, letter.offset)}
+        ),
     )
+
+
+def replay_of(topic_id: str, partition: int, offset: int) -> str:
+    """What the header of a replay says: which dead letter it is the replay of. There is one replay of each."""
+    return f"{topic_id}/{partition}/{offset}"
 
 
 def _is_of_hops(name: str) -> bool:

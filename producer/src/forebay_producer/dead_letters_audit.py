@@ -52,7 +52,8 @@ class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="ac
 class RunStarted(_Record, tag="run_started", frozen=True, gc=False, kw_only=True):
     """A run asks for its turn: it is the first of those that go on, in the order of these records.
 
-    It says so again when it had to ask anew. ``by``: user and host. ``selection``: the options that chose the letters,
+    ``continues``: the run that it is the continuation of, when a run lost touch with the brokers and had to ask for its
+    turn anew. ``by``: user and host. ``selection``: the options that chose the letters,
     as they were typed. ``ttl_ms``, ``rate_per_second``, ``limit``, ``canary``: as given, None for none.
     """
 
@@ -65,6 +66,7 @@ class RunStarted(_Record, tag="run_started", frozen=True, gc=False, kw_only=True
     rate_per_second: float | None = None
     limit: int | None = None
     canary: int | None = None
+    continues: str | None = None
 
 
 class IntendedReplay(msgspec.Struct, frozen=True, gc=False, array_like=True):

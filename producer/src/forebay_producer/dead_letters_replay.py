@@ -1,151 +1,216 @@
-"""Sends replays, and the record that each was made. Talks to the brokers; one thread.
+"""Sends replays, each once whatever happens. Talks to the brokers; one thread.
 
-A replay counts once the brokers have it on all in-sync replicas; then its audit record is sent, and it is done once
-they have that too. At most `IN_FLIGHT_MAX` replays are between their sending and their audit record's delivery: so many
-can be sent again by the next run when this one is killed, with the same replay count (see `dead_letters_audit`).
+A batch is announced on the audit topic (`Intent`), then sent, and what was delivered is recorded there; the next batch
+waits for that. Of what was not acknowledged it is found out whether it was written, and only what was not is sent anew.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka import Producer as KafkaProducer
 
 from forebay_producer.dead_letters import Refusal, Replay
-from forebay_producer.dead_letters_audit import ReplayAudit, encode_audit
-from forebay_producer.dead_letters_reader import CLIENT_ID
-from forebay_producer.sender import QUEUED_KBYTES_MAX
+from forebay_producer.dead_letters_audit import IntendedReplay, Intent, ReplayAudit
+from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, LostTurnError, Run
+from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka import KafkaConnection, as_forebay_error, create_client, producer_config, require_topics
+from forebay_schemas.errors import BrokerUnreachableError
+from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
 from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.topics import Pool
 
-IN_FLIGHT_MAX: Final = 100
+BATCH_LETTERS_MAX: Final = 100
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
+LAPSES_MAX: Final = 5
+"""So often the brokers may take a run's turn and then not its batch."""
+
+_ENDS_SECONDS_MAX: Final = 5.0
 _POLL_SECONDS: Final = 0.05
+_TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of the replays. ``replayed``: delivered, and so is the record of it.
+class Sent:
+    """What became of a batch. ``by_others``: another run had replayed or discarded them meanwhile."""
 
-    ``unrecorded``: delivered, but there is no record of it. ``uncertain``: not acknowledged, yet the brokers may have
-    it. Both are sent again by the next run. ``refused``: not sent.
-    """
-
-    replayed: int = 0
-    unrecorded: int = 0
-    uncertain: int = 0
+    replayed: list[Replay] = field(default_factory=list)
     refused: list[tuple[Replay, Refusal]] = field(default_factory=list)
+    by_others: list[Replay] = field(default_factory=list)
 
 
 class Replayer:
-    """Sends replays of the dead letters of one topic, whose id is ``topic_id``. Must be settled and closed.
+    """Sends for ``run``, which must have been entered. ``by``, ``ttl_ms``: as the audit is to say.
 
-    Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be.
-
-    ``by``: who does it. ``delivery_seconds``: how long a record may wait for its acknowledgement.
+    Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be. ``wait_seconds``: how long it goes on
+    trying while the brokers do not take a batch.
     """
 
     def __init__(
         self,
         connection: KafkaConnection,
         *,
+        run: Run,
         pool: Pool,
         clock: Clock,
         topic_id: str,
         by: str,
         ttl_ms: int | None,
-        delivery_seconds: float,
+        wait_seconds: float,
     ) -> None:
-        self._connection = connection
-        self._audit_topic = pool.audit
+        self._run = run
         self._clock = clock
         self._topic_id = topic_id
         self._by = by
         self._ttl_ms = ttl_ms
-        config = producer_config(connection, client_id=CLIENT_ID, record_bytes_max=REQUEST_BYTES_MAX)
-        config.pop("delivery.timeout.ms", None)
-        # The sooner a replay's record follows it, the fewer a killed run repeats.
-        config.setdefault("queue.buffering.max.kbytes", QUEUED_KBYTES_MAX)
-        config |= {"message.timeout.ms": int(delivery_seconds * 1000), "linger.ms": 0}
-        self._client = create_client(KafkaProducer, config)
+        self._wait_seconds = wait_seconds
+        admin = make_admin(connection, client_id=CLIENT_ID)
+        topics = [pool.requests(tier) for tier in TIERS]
         # librdkafka itself would keep records for a topic that is not there for half a minute.
-        topics = map(pool.requests, TIERS)
-        require_topics(self._client, topics, connection=connection, pool=pool.name)
-        self._in_flight = 0
-        self._to_record: deque[tuple[Replay, ReplayAudit]] = deque()
-        self.tally = Tally()
-        self.failure: ForebayError | None = None
-        """Why nothing more is to be sent."""
+        self._partitions = require_topics(admin, topics, connection=connection, pool=pool.name)
+        self._offsets = TopicAdmin(admin, connection=connection)
+        self._ends: dict[str, list[int]] = {}
+        self._ends_at = float("-inf")
+        self.in_doubt = False
+        """Whether something was sent of which it is not known whether it was written: the next run finds out."""
 
-    def send(self, replay: Replay) -> None:
-        """Sends one, once there is room for it; does nothing after a failure."""
-        while self._in_flight >= IN_FLIGHT_MAX:
-            self._serve()
-        while self.failure is None:
+    def send(self, batch: Sequence[Replay]) -> Sent:
+        """Sends at most `BATCH_LETTERS_MAX` replays of as many letters; returns when it is known what became of each.
+
+        Raises what keeps it from that: ``BrokerUnreachableError`` after ``wait_seconds``, what does not pass by itself
+        at once, ``InterruptedRunError`` only while it waits to find out. What it had replayed by then is recorded.
+        """
+        assert len(batch) <= BATCH_LETTERS_MAX
+        sent = Sent()
+        left = list(batch)
+        give_up_at = self._clock.monotonic() + self._wait_seconds
+        lapses = 0
+        while left:
             try:
-                self._client.produce(
+                self._run.require_turn()
+                left = self._attempt(left, sent)
+                if left and self._clock.monotonic() > give_up_at:
+                    raise BrokerUnreachableError(
+                        f"the brokers take more than {ACT_SECONDS:g} s for a record: nothing is replayed so slowly"
+                    )
+            except (LostTurnError, BrokerUnreachableError) as error:
+                lapses += 1
+                if self._clock.monotonic() > give_up_at or lapses > LAPSES_MAX:
+                    raise (error.cause or error) if isinstance(error, LostTurnError) else error from None
+                self._run.enter()
+                give_up_at = self._clock.monotonic() + self._wait_seconds
+                self.in_doubt = False
+                self._ends_at = float("-inf")
+                left = self._not_handled(left, sent)
+        return sent
+
+    def _not_handled(self, left: Iterable[Replay], sent: Sent) -> list[Replay]:
+        still: list[Replay] = []
+        for replay in left:
+            place = replay.letter.partition, replay.letter.offset
+            if self._run.handled.was_replayed_from(*place):
+                sent.replayed.append(replay)
+            elif self._run.handled.was_discarded(*place):
+                sent.by_others.append(replay)
+            else:
+                still.append(replay)
+        return still
+
+    def _attempt(self, batch: list[Replay], sent: Sent) -> list[Replay]:
+        """Announces and sends; returns those that it had no time to send. Raises ``LostTurnError``: enter anew."""
+        run, now = self._run, self._clock.monotonic
+        intent = self._intent(batch)
+        began = now()
+        run.require_turn()
+        run.say(intent)
+        run.confirm()
+        delivered: list[tuple[Replay, int, int]] = []
+        failed: list[tuple[Replay, KafkaError]] = []
+        under_way = 0
+
+        def reported(replay: Replay, error: KafkaError | None, message: Message) -> None:
+            partition, offset = message.partition(), message.offset()
+            if error is not None:
+                failed.append((replay, error))
+            else:
+                assert partition is not None
+                assert offset is not None
+                delivered.append((replay, partition, offset))
+
+        while under_way < len(batch) and now() - began <= ACT_SECONDS:
+            replay = batch[under_way]
+            try:
+                run.client.produce(
                     replay.topic,
                     replay.value,
                     replay.key,
                     headers=[*replay.headers],
-                    on_delivery=partial(self._replay_reported, replay),
-                )
-                self._in_flight += 1
-                self._client.poll(0)
-                self._record()
-                return
-            except BufferError:
-                self._serve()
-            except KafkaException as error:
-                self._not_sent(replay, error.args[0])
-                return
-
-    def settle(self) -> None:
-        """Waits until everything sent is reported on: as long as two deliveries may take at most."""
-        while self._in_flight:
-            self._serve()
-
-    def close(self) -> None:
-        """Lets go of the brokers."""
-        self._client.close()
-
-    def _serve(self) -> None:
-        self._client.poll(_POLL_SECONDS)
-        self._record()
-
-    def _record(self) -> None:
-        while self._to_record:
-            replay, audit = self._to_record[0]
-            try:
-                self._client.produce(
-                    self._audit_topic,
-                    encode_audit(audit),
-                    replay.request_id.encode(),
-                    on_delivery=self._audit_reported,
+                    on_delivery=partial(reported, replay),
                 )
             except BufferError:
-                return
-            except KafkaException as error:
-                self._not_recorded(error.args[0])
-            self._to_record.popleft()
+                run.client.poll(_POLL_SECONDS)
+                continue
+            except KafkaException as problem:
+                failed.append((replay, problem.args[0]))
+            self.in_doubt = True
+            under_way += 1
+        while len(delivered) + len(failed) < under_way:
+            run.client.poll(_POLL_SECONDS)
+            run.tick()
+        for replay, partition, offset in delivered:
+            run.say(self._audit(replay, partition, offset))
+        run.confirm()
+        for replay, partition, offset in delivered:
+            run.handled.add(self._audit(replay, partition, offset))
+            sent.replayed.append(replay)
+            batch.remove(replay)
+        for replay, error in failed:
+            if error.code() in _TOO_LARGE:
+                sent.refused.append((replay, Refusal.TOO_LARGE))
+                batch.remove(replay)
+            else:
+                run.failed(error, doing=f"replaying to {replay.topic}")
+        run.require_turn()
+        self.in_doubt = False
+        return batch
 
-    def _replay_reported(self, replay: Replay, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self._in_flight -= 1
-            self._not_sent(replay, error)
-            return
-        partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
+    def _intent(self, batch: list[Replay]) -> Intent:
+        topics = {replay.topic for replay in batch}
+        if self._clock.monotonic() - self._ends_at > _ENDS_SECONDS_MAX:
+            at = self._clock.monotonic()
+            partitions = [(topic, number) for topic, count in self._partitions.items() for number in range(count)]
+            ends = self._offsets.offsets(partitions, at=Edge.END)
+            self._ends = {
+                topic: [ends[topic, number] for number in range(count)] for topic, count in self._partitions.items()
+            }
+            self._ends_at = at
+        return Intent(
+            at=self._clock.wall_ms(),
+            run_id=self._run.run_id,
+            by=self._by,
+            dead_letter_topic_id=self._topic_id,
+            ttl_ms=self._ttl_ms,
+            ends={topic: self._ends[topic] for topic in sorted(topics)},
+            letters=[
+                IntendedReplay(
+                    replay.letter.partition,
+                    replay.letter.offset,
+                    replay.request_id,
+                    replay.replay_count,
+                    replay.letter.reason,
+                    replay.topic,
+                )
+                for replay in batch
+            ],
+        )
+
+    def _audit(self, replay: Replay, to_partition: int, to_offset: int) -> ReplayAudit:
         letter = replay.letter
-        audit = ReplayAudit(
+        return ReplayAudit(
             at=self._clock.wall_ms(),
             by=self._by,
             dead_letter_topic_id=self._topic_id,
@@ -155,31 +220,8 @@ class Replayer:
             replay_count=replay.replay_count,
             reason=letter.reason,
             topic=replay.topic,
-            to_partition=partition,
-            to_offset=offset,
+            to_partition=to_partition,
+            to_offset=to_offset,
             ttl_ms=self._ttl_ms,
+            run_id=self._run.run_id,
         )
-        self._to_record.append((replay, audit))
-
-    def _audit_reported(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            self._not_recorded(error)
-            return
-        self._in_flight -= 1
-        self.tally.replayed += 1
-
-    def _not_sent(self, replay: Replay, error: KafkaError) -> None:
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self.tally.refused.append((replay, Refusal.TOO_LARGE))
-            return
-        self.tally.uncertain += 1
-        self._fail(error, doing=f"replaying to {replay.topic}")
-
-    def _not_recorded(self, error: KafkaError) -> None:
-        self._in_flight -= 1
-        self.tally.unrecorded += 1
-        self._fail(error, doing=f"recording a replay on {self._audit_topic}")
-
-    def _fail(self, error: KafkaError, *, doing: str) -> None:
-        if self.failure is None:
-            self.failure = as_forebay_error(error, connection=self._connection, doing=doing)

@@ -1,0 +1,62 @@
+"""What long commands share: Ctrl-C as a flag, and how far they are. Sets a signal handler, writes to stderr."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+from typing import Any, Final
+
+from rich.console import Console
+
+from forebay_producer.cli_common import say
+
+PROGRESS_SECONDS: Final = 10.0
+
+
+class Interruption:
+    """Ctrl-C as a flag: what is under way is finished, so that what was accepted is known. A second ends at once."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interruption:
+        self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, _signal: int, _frame: FrameType | None) -> None:
+        self.came = True
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class Progress:
+    """Says on stderr how far it is: ``live``, all the time in one line of a terminal, else every ten seconds."""
+
+    def __init__(self, *, live: bool) -> None:
+        self._console = Console(stderr=True)
+        self._status = self._console.status("") if live else None
+        if self._status is not None:
+            self._status.start()
+        self._said_at = time.monotonic()
+
+    def show(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+        elif time.monotonic() - self._said_at >= PROGRESS_SECONDS:
+            self._said_at = time.monotonic()
+            say(text)
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        if self._status is not None:
+            self._console.print(text, markup=False, highlight=False)
+        else:
+            say(text)
+
+    def stop(self) -> None:
+        if self._status is not None:
+            self._status.stop()

@@ -1,0 +1,134 @@
+"""How fast replays may be sent: at a rate, and behind live traffic. Pure.
+
+A tier tolerates so long a wait: high 3 s, mid 60 % of its default deadline, low any. A replay joins its tier's queue,
+so all that come after it there and in the tiers below wait longer. Replays go only while nobody's wait grows beyond
+what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what is not finished in a tier and
+those above it, by the rate at which the pool's workers finish requests, as measured while they had some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+
+WAIT_SHARE: Final = 0.6
+WAIT_SECONDS_MAX: Final[Mapping[Tier, float]] = {
+    Tier.HIGH: 3.0,
+    Tier.MID: WAIT_SHARE * DEFAULT_TTL_MS[Tier.MID] / 1000,
+    Tier.LOW: math.inf,
+}
+"""The wait that live traffic of each tier tolerates."""
+
+UNMEASURED_RECORDS_MAX: Final = 10
+"""So many may wait while it is not known how fast they go."""
+
+STANDSTILL_PER_SECOND: Final = 0.05
+"""A slower pool is taken for one that finishes nothing. The low tier takes replays even then: they wait for workers."""
+
+_ANY: Final = 1_000_000
+
+BURST_SECONDS: Final = 0.5
+SMOOTHING_SECONDS: Final = 5.0
+
+
+class RateLimit:
+    """So many a second, no more than half a second's at once. Times: monotonic seconds."""
+
+    def __init__(self, *, per_second: float, now: float) -> None:
+        self._per_second = per_second
+        self._most = max(1.0, per_second * BURST_SECONDS)
+        self._saved = self._most
+        self._at = now
+
+    def allows(self, now: float) -> int:
+        """How many may go now."""
+        self._saved = min(self._most, self._saved + max(0.0, now - self._at) * self._per_second)
+        self._at = now
+        return int(self._saved + 1e-9)
+
+    def seconds_until(self, count: int) -> float:
+        """How long until so many may go, as of the last time that it was asked what it allows."""
+        return max(0.0, (count - self._saved) / self._per_second)
+
+    def spend(self, count: int) -> None:
+        """So many went."""
+        self._saved -= count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The pool at one moment. ``waiting``: requests of each tier that are not finished.
+
+    ``finished``: how many have been finished since whenever, in all tiers together. ``at_seconds``: monotonic.
+    """
+
+    at_seconds: float
+    waiting: Mapping[Tier, int]
+    finished: int
+
+
+class BacklogFollower:
+    """Says how many replays a tier takes. Until it has seen a first `Load` it takes none."""
+
+    def __init__(self) -> None:
+        self._load: Load | None = None
+        self._sent: dict[Tier, int] = dict.fromkeys(TIERS, 0)
+        self.finished_per_second: float | None = None
+        """As measured; None before anything waited."""
+
+    def observe(self, load: Load) -> None:
+        """Takes the pool's present state in; what was `sent` before is part of it."""
+        before, self._load = self._load, load
+        self._sent = dict.fromkeys(TIERS, 0)
+        if before is None:
+            return
+        seconds = load.at_seconds - before.at_seconds
+        # Workers that had nothing to do say nothing about how much they could.
+        if seconds <= 0 or not (sum(before.waiting.values()) or load.finished > before.finished):
+            return
+        rate = max(0, load.finished - before.finished) / seconds
+        known = self.finished_per_second
+        weight = 1 - math.exp(-seconds / SMOOTHING_SECONDS)
+        self.finished_per_second = rate if known is None else known + weight * (rate - known)
+
+    def sent(self, tier: Tier) -> None:
+        """One more has been sent since the last `Load`."""
+        self._sent[tier] += 1
+
+    def room(self, tier: Tier, *, ttl_seconds: float) -> int:
+        """How many replays with so long to live the tier takes now."""
+        load = self._load
+        if load is None:
+            return 0
+        ahead = self._waiting(tier)
+        # Somebody has to go first for a rate to be known.
+        least = 0 if ahead else 1
+        rate = self.finished_per_second
+        if rate is None or rate < STANDSTILL_PER_SECOND:
+            if WAIT_SECONDS_MAX[tier] == math.inf:
+                return _ANY
+            return max(least, UNMEASURED_RECORDS_MAX - ahead if rate is None else 0)
+        room = WAIT_SHARE * ttl_seconds * rate - ahead
+        for lower in TIERS[TIERS.index(tier) :]:
+            room = min(room, WAIT_SECONDS_MAX[lower] * rate - self._waiting(lower))
+        return max(least, int(min(room, _ANY)))
+
+    def why_full(self, tier: Tier) -> str:
+        """Why there is no room in it, for a person."""
+        if self._load is None:
+            return "the backlog is not known yet"
+        ahead = self._waiting(tier)
+        rate = self.finished_per_second
+        if rate is None or rate < STANDSTILL_PER_SECOND:
+            return f"{ahead:,} wait in {tier} and nothing gets finished: does a worker run?"
+        return f"{ahead:,} wait in {tier}, {ahead / rate:.1f} s of work at {rate:.1f}/s: more would make others late"
+
+    def _waiting(self, tier: Tier) -> int:
+        """In it and in those above it."""
+        load = self._load
+        assert load is not None
+        return sum(load.waiting[one] + self._sent[one] for one in TIERS[: TIERS.index(tier) + 1])

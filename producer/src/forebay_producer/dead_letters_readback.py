@@ -1,0 +1,183 @@
+"""Looks for replays where they would lie: which of those that were about to be sent really are there. Talks to the
+brokers; commits nothing.
+
+What is not there must not come later. A record that its sender's death left on its way is written within moments; one
+that is written but not yet on all in-sync replicas cannot be read, until its brokers agree who is in sync: a broker
+that is gone is out within 9 s (broker.session.timeout.ms). So what is not found at once is looked for again later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from forebay_producer.dead_letters import replay_of
+from forebay_producer.dead_letters_audit import Intent
+from forebay_producer.dead_letters_journal import Place
+from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError
+from forebay_schemas.headers import REPLAY_OF, record_headers
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    make_admin,
+    reader_config,
+    require_topics,
+)
+
+SETTLE_SECONDS: Final = 2.0
+SETTLE_REPLICATED_SECONDS: Final = 10.0
+"""What has not come so long after its brokers answered does not come."""
+
+LANDING_MS_MAX: Final = 120_000
+"""No replay is written so long after its topic's ends were looked up: 10 s until its intent, and its run's lease."""
+
+_SILENT_SECONDS_MAX: Final = 10.0
+_REPLICAS_SECONDS_MAX: Final = 30.0
+_POLL_SECONDS: Final = 0.2
+_BATCH_RECORDS_MAX: Final = 500
+
+_At = tuple[str, int]
+Found = dict[Place, tuple[int, int]]
+"""Which letter's replay lies at which partition and offset of its topic."""
+
+
+class ReadBack:
+    """``pause`` lets so many seconds pass; it is also called, with 0, while there is much to read."""
+
+    def __init__(
+        self, connection: KafkaConnection, *, pool: str, clock: Clock, client_id: str, pause: Callable[[float], None]
+    ) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._clock = clock
+        self._client_id = client_id
+        self._pause = pause
+
+    def find(self, intent: Intent, doubts: Collection[Place]) -> Found:
+        """Where the replays of these letters lie, of those that are there.
+
+        Whoever was to send them must have stopped. Reads what was written between the intent and two minutes later, by
+        the brokers' clock. Raises ``BrokerUnreachableError`` and ``TopicMissingError``.
+        """
+        topics = {letter.topic for letter in intent.letters if (letter.partition, letter.offset) in doubts}
+        wanted = {replay_of(intent.dead_letter_topic_id, *place).encode(): place for place in doubts}
+        admin = make_admin(self._connection, client_id=self._client_id)
+        counts = require_topics(admin, topics, connection=self._connection, pool=self._pool)
+        partitions = [(topic, number) for topic in sorted(topics) for number in range(counts[topic])]
+        found = self._read(wanted, self._ranges(admin, partitions, intent))
+        if len(found) < len(wanted):
+            replicated = self._wait_for_replicas(admin, topics)
+            self._pause(SETTLE_REPLICATED_SECONDS if replicated else SETTLE_SECONDS)
+            self._wait_for_replicas(admin, topics)
+            found = self._read(wanted, self._ranges(admin, partitions, intent))
+        return found
+
+    def _ranges(self, admin: AdminClient, partitions: list[_At], intent: Intent) -> dict[_At, tuple[int, int]]:
+        offsets = TopicAdmin(admin, connection=self._connection)
+        first, end = offsets.offsets(partitions, at=Edge.FIRST), offsets.offsets(partitions, at=Edge.END)
+        ranges: dict[_At, tuple[int, int]] = {}
+        for at in partitions:
+            told = intent.ends.get(at[0], [])
+            start = max(first[at], told[at[1]]) if at[1] < len(told) else first[at]
+            # Ends that went back are those of a topic that was made anew.
+            start = start if start <= end[at] else first[at]
+            if start < end[at]:
+                ranges[at] = (start, end[at])
+        return ranges
+
+    def _wait_for_replicas(self, admin: AdminClient, topics: Collection[str]) -> bool:
+        """Returns when no partition is short of in-sync replicas; whether any has more than one.
+
+        With fewer than a write needs, what was written before stays unseen for as long as that lasts.
+        """
+        give_up_at = self._clock.monotonic() + _REPLICAS_SECONDS_MAX
+        while True:
+            try:
+                known = admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics
+            except KafkaException as error:
+                raise as_forebay_error(error.args[0], connection=self._connection, doing="seeking replays") from None
+            partitions = [one for topic in topics if topic in known for one in known[topic].partitions.values()]
+            if all(len(one.isrs) >= (2 if len(one.replicas) >= 3 else 1) for one in partitions):
+                return any(len(one.replicas) > 1 for one in partitions)
+            if self._clock.monotonic() > give_up_at:
+                names = ", ".join(sorted(topics))
+                raise BrokerUnreachableError(f"{names}: too few replicas are in sync to see what was written before")
+            self._pause(0.5)
+
+    def _read(self, wanted: dict[bytes, Place], ranges: dict[_At, tuple[int, int]]) -> Found:
+        found: Found = {}
+        if not ranges:
+            return found
+        config = reader_config(self._connection, client_id=self._client_id) | {
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+        consumer = create_client(Consumer, config)
+        try:
+            consumer.assign([TopicPartition(*at, start) for at, (start, _) in ranges.items()])
+            search = _Search(wanted, {at: end for at, (_, end) in ranges.items()})
+            heard_at = self._clock.monotonic()
+            while search.left and len(search.found) < len(wanted):
+                first = consumer.poll(_POLL_SECONDS)
+                self._pause(0)
+                if first is None:
+                    if self._clock.monotonic() - heard_at > _SILENT_SECONDS_MAX:
+                        servers = self._connection.bootstrap_servers
+                        raise BrokerUnreachableError(f"the brokers at {servers} went silent while replays were sought")
+                    continue
+                for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
+                    error = message.error()
+                    if error is None or error.code() == KafkaError._PARTITION_EOF:
+                        heard_at = self._clock.monotonic()
+                        search.look_at(message)
+                    elif not is_unreachable(error) and not error.retriable():
+                        raise as_forebay_error(error, connection=self._connection, doing="seeking replays")
+            return search.found
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self._connection, doing="seeking replays") from None
+        finally:
+            consumer.close()
+
+
+class _Search:
+    """``left``: the end of each partition that is not read to it yet."""
+
+    def __init__(self, wanted: dict[bytes, Place], left: dict[_At, int]) -> None:
+        self.found: Found = {}
+        self.left = left
+        self._wanted = wanted
+        self._until_ms: dict[_At, int] = {}
+
+    def look_at(self, message: Message) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        at = (topic, partition)
+        end = self.left.get(at)
+        if end is None:
+            return
+        if message.error() is not None:
+            # A leader that is new may know of less than there is.
+            if offset >= end:
+                del self.left[at]
+            return
+        kind, written_ms = message.timestamp()
+        until_ms = self._until_ms.setdefault(at, written_ms + LANDING_MS_MAX)
+        if kind == TIMESTAMP_LOG_APPEND_TIME and written_ms > until_ms:
+            del self.left[at]
+            return
+        value = dict(record_headers(message)).get(REPLAY_OF)
+        place = None if value is None else self._wanted.get(value)
+        if place is not None:
+            self.found.setdefault(place, (partition, offset))
+        if offset >= end - 1:
+            del self.left[at]

@@ -1,0 +1,407 @@
+"""One run that replays or discards dead letters: its turn among others, and what it says on the audit topic. Talks to
+the brokers; one thread.
+
+A run may act only while it holds its turn: while what it said last reached the audit topic less than `HOLD_SECONDS`
+after it was said. Others take it for dead after `LEASE_SECONDS` of silence at the earliest, and what it sent in between
+has been written by then or never is (`ACT_SECONDS`, `DELIVERY_SECONDS`). A run that lost its turn - it was stopped, its
+brokers were away - asks for it anew, and finds out first what became of what it was about to send.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from forebay_producer.dead_letters_audit import (
+    ALIVE_SECONDS,
+    AuditRecord,
+    Ending,
+    Handled,
+    ReplayAudit,
+    RunAlive,
+    RunEnded,
+    RunStarted,
+    decode_audit,
+    encode_audit,
+)
+from forebay_producer.dead_letters_journal import Journal, OpenRun
+from forebay_producer.dead_letters_readback import ReadBack
+from forebay_producer.passing import PASSING, until_passed
+from forebay_producer.sender import QUEUED_KBYTES_MAX
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
+from forebay_schemas.kafka import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    producer_config,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+
+CLIENT_ID: Final = "forebay-dead-letters"
+
+HOLD_SECONDS: Final = 6.0
+ACT_SECONDS: Final = 1.5
+"""What an intent announces is handed to the client so soon after it, or announced anew."""
+DELIVERY_SECONDS: Final = 5.0
+"""So long the client tries. With `ACT_SECONDS` that leaves 3.5 s of the lease for what is on its way."""
+
+_POLL_SECONDS: Final = 0.05
+_LOOK_SECONDS: Final = 0.5
+_SILENT_SECONDS_MAX: Final = 10.0
+_BATCH_RECORDS_MAX: Final = 1000
+_AUDIT_PARTITION: Final = 0
+
+
+class InterruptedRunError(ForebayError):
+    """Whoever started the run wants it to stop."""
+
+    reason = "interrupted"
+
+
+class LostTurnError(ForebayError):
+    """The run must ask for its turn anew. ``cause``: what went wrong, None when only time has passed."""
+
+    reason = "lost_turn"
+
+    def __init__(self, cause: ForebayError | None) -> None:
+        super().__init__("the run lost its turn" if cause is None else str(cause))
+        self.cause = cause
+
+
+def is_passing_failure(error: KafkaError) -> bool:
+    """Whether trying again may help, with a new client if need be; what failed so may have been written."""
+    return (
+        is_unreachable(error)
+        or error.retriable()
+        or error.fatal()
+        or error.code() in PASSING
+        or error.code() in (KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE)
+    )
+
+
+class Run:
+    """Must be closed. Until `enter` has returned the run may not act, and after a ``LostTurnError`` not either.
+
+    ``opening``: what it says first; id and time are filled in. ``wait_seconds``: how long it tries to reach brokers
+    that do not answer. ``interrupted``: whether it should stop. ``tell``: gets what a person should know, a line each.
+    """
+
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        pool: Pool,
+        clock: Clock,
+        opening: RunStarted,
+        wait_seconds: float,
+        interrupted: Callable[[], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._clock = clock
+        self._opening = opening
+        self._wait_seconds = wait_seconds
+        self._interrupted = interrupted
+        self._tell = tell
+        self._journal = Journal()
+        self.handled = Handled(topic_id=opening.dead_letter_topic_id)
+        """What is known to have been done with the dead letters; complete once `enter` has returned."""
+        self.run_id = ""
+        self._own: set[str] = set()
+        self._position = 0
+        self._client: Producer | None = None
+        self._broken: ForebayError | None = None
+        self._unsaid = 0
+        self._confirmed_at = self._said_at = clock.monotonic()
+        self._consumer = create_client(
+            Consumer,
+            reader_config(connection, client_id=CLIENT_ID)
+            | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
+        )
+        try:
+            require_topics(self._consumer, [pool.audit], connection=connection, pool=pool.name)
+            self._consumer.assign([TopicPartition(pool.audit, _AUDIT_PARTITION, 0)])
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    # What the run does.
+
+    def enter(self) -> None:
+        """Asks for the turn, waits for it, and clears up what dead runs have left in doubt.
+
+        Raises what keeps it from that for longer than ``wait_seconds``, and ``InterruptedRunError``.
+        """
+        give_up_at = self._clock.monotonic() + self._wait_seconds
+        while True:
+            try:
+                self._leave()
+                self.catch_up()
+                self._open()
+                self._wait_for_turn()
+                # Others' turns do not count.
+                give_up_at = self._clock.monotonic() + self._wait_seconds
+                self._clear_up()
+                return
+            except (LostTurnError, BrokerUnreachableError) as error:
+                if self._clock.monotonic() > give_up_at:
+                    raise (error.cause or error) if isinstance(error, LostTurnError) else error from None
+                self._check_interrupted()
+                self._clock.sleep(_LOOK_SECONDS)
+
+    def say(self, record: AuditRecord) -> None:
+        """Sends a record to the audit topic; `confirm` tells whether it is there."""
+        sent_at = self._clock.monotonic()
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            self._unsaid -= 1
+            if error is None:
+                self._confirmed_at = max(self._confirmed_at, sent_at)
+            else:
+                self.failed(error, doing=f"writing to {self._pool.audit}")
+
+        value = encode_audit(record)
+        key = record.request_id if isinstance(record, ReplayAudit) else record.run_id
+        client = self.client
+        while True:
+            try:
+                client.produce(
+                    self._pool.audit, value, (key or "").encode(), partition=_AUDIT_PARTITION, on_delivery=delivered
+                )
+                break
+            except BufferError:
+                client.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                self.failed(error.args[0], doing=f"writing to {self._pool.audit}")
+                return
+        self._unsaid += 1
+        self._said_at = sent_at
+
+    def confirm(self) -> None:
+        """Returns when all that was said is on the audit topic.
+
+        Raises ``LostTurnError`` when it did not get there for what may pass, ``ForebayError`` for what does not.
+        """
+        while self._unsaid and self._broken is None:
+            self.client.poll(_POLL_SECONDS)
+        self._raise_if_broken()
+
+    def tick(self) -> None:
+        """Serves the client, and says that the run goes on if that is due. To be called often."""
+        now = self._clock.monotonic()
+        if self._client is not None:
+            self._client.poll(0)
+            if self.run_id and self._broken is None and now - self._said_at >= ALIVE_SECONDS:
+                self.say(RunAlive(at=self._clock.wall_ms(), run_id=self.run_id))
+
+    def pause(self, seconds: float) -> None:
+        """Lets time pass; the run stays alive. Raises ``InterruptedRunError``."""
+        until = self._clock.monotonic() + seconds
+        while True:
+            self._check_interrupted()
+            self.tick()
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return
+            self._clock.sleep(min(left, _POLL_SECONDS))
+
+    def require_turn(self) -> None:
+        """Raises ``LostTurnError`` unless the run holds its turn now."""
+        self._raise_if_broken()
+        if not self.run_id or self._clock.monotonic() - self._confirmed_at > HOLD_SECONDS:
+            raise LostTurnError(None)
+
+    def end(self, ending: Ending, *, tally: dict[str, int], error: str | None) -> None:
+        """Says that the run is over and nothing of it is in doubt; a word that does not get there is made up for."""
+        if not self.run_id:
+            return
+        self.say(self._ended(self.run_id, ending, tally=tally, error=error))
+        try:
+            self.confirm()
+        except ForebayError:
+            return
+
+    def close(self) -> None:
+        """Lets go of the brokers. What was not sent yet is not sent any more."""
+        self._forget_client()
+        self._consumer.close()
+
+    @property
+    def client(self) -> Producer:
+        """The client that sends what the run sends; another one after each `enter`."""
+        if self._client is None:
+            config = producer_config(self._connection, client_id=CLIENT_ID, record_bytes_max=REQUEST_BYTES_MAX)
+            config.pop("delivery.timeout.ms", None)
+            config.setdefault("queue.buffering.max.kbytes", QUEUED_KBYTES_MAX)
+            config |= {"message.timeout.ms": int(DELIVERY_SECONDS * 1000), "linger.ms": 0}
+            self._client = create_client(Producer, config)
+        return self._client
+
+    def failed(self, error: KafkaError, *, doing: str) -> None:
+        """Something that the run sent did not get there: it has to enter again, or to give up."""
+        failure = as_forebay_error(error, connection=self._connection, doing=doing)
+        if not is_passing_failure(error):
+            self._broken = failure
+        elif self._broken is None:
+            self._broken = LostTurnError(failure)
+
+    # How it gets its turn.
+
+    def _leave(self) -> None:
+        self._forget_client()
+        if self.run_id:
+            self._own.add(self.run_id)
+            self._opening = msgspec.structs.replace(self._opening, continues=self.run_id)
+        self.run_id = ""
+
+    def _open(self) -> None:
+        self.run_id = secrets.token_hex(6)
+        self.say(msgspec.structs.replace(self._opening, at=self._clock.wall_ms(), run_id=self.run_id))
+        self.confirm()
+        self.catch_up()
+        if not self._journal.is_open(self.run_id):
+            raise LostTurnError(None)
+
+    def _wait_for_turn(self) -> None:
+        told: str | None = None
+        while True:
+            now = self._clock.monotonic()
+            self.catch_up()
+            self.require_turn()
+            other = self._journal.holding_up(self.run_id, own=self._own, now=now)
+            if other is None:
+                return
+            if other.run_id != told:
+                told = other.run_id
+                self._tell(_waits_for(other))
+            self.pause(_LOOK_SECONDS)
+
+    def _clear_up(self) -> None:
+        read_back = ReadBack(
+            self._connection, pool=self._pool.name, clock=self._clock, client_id=CLIENT_ID, pause=self.pause
+        )
+        for run in self._journal.ahead_of(self.run_id):
+            found = 0
+            doubts = dict(run.doubts)
+            if doubts and run.intent is not None:
+                intent = run.intent
+                self._tell(
+                    f"{_whose(run)} stopped with {len(doubts):,} replays under way: looking which of them were written"
+                )
+                places = read_back.find(intent, doubts)
+                self.require_turn()
+                for place, (to_partition, to_offset) in places.items():
+                    letter = doubts[place]
+                    self.say(
+                        ReplayAudit(
+                            at=self._clock.wall_ms(),
+                            by=intent.by,
+                            dead_letter_topic_id=intent.dead_letter_topic_id,
+                            partition=letter.partition,
+                            offset=letter.offset,
+                            request_id=letter.request_id,
+                            replay_count=letter.replay_count,
+                            reason=letter.reason,
+                            topic=letter.topic,
+                            to_partition=to_partition,
+                            to_offset=to_offset,
+                            ttl_ms=intent.ttl_ms,
+                            run_id=run.run_id,
+                        )
+                    )
+                found = len(places)
+                self.confirm()
+            tally = {"found_written": found, "found_not_written": len(doubts) - found} if doubts else {}
+            self.say(self._ended(run.run_id, Ending.ABANDONED, tally=tally, error=None))
+            self.confirm()
+        self.catch_up()
+
+    def _ended(self, run_id: str, ending: Ending, *, tally: dict[str, int], error: str | None) -> RunEnded:
+        return RunEnded(
+            at=self._clock.wall_ms(), run_id=run_id, by=self._opening.by, ending=ending, tally=tally, error=error
+        )
+
+    def catch_up(self) -> None:
+        """Reads the audit topic up to its end as it is now."""
+        topic = self._pool.audit
+        try:
+            _, end = until_passed()(
+                self._consumer.get_watermark_offsets,
+                TopicPartition(topic, _AUDIT_PARTITION),
+                timeout=METADATA_TIMEOUT_SECONDS,
+            )
+            self._read_to(end)
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}") from None
+
+    def _read_to(self, end: int) -> None:
+        heard_at = self._clock.monotonic()
+        while self._position < end:
+            self.tick()
+            first = self._consumer.poll(_POLL_SECONDS)
+            now = self._clock.monotonic()
+            if first is None:
+                if now - heard_at > _SILENT_SECONDS_MAX:
+                    raise BrokerUnreachableError(
+                        f"the brokers at {self._connection.bootstrap_servers} went silent within {self._pool.audit}"
+                    )
+                continue
+            for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
+                error = message.error()
+                offset = message.offset()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    self._met(error)
+                    continue
+                assert offset is not None
+                heard_at = now
+                if error is not None:
+                    self._position = max(self._position, offset)
+                    continue
+                self._position = offset + 1
+                record = decode_audit(message.value())
+                if record is not None:
+                    self._journal.add(record, offset=offset, now=now)
+                    self.handled.add(record)
+
+    def _met(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            raise TopicMissingError([self._pool.audit], pool=self._pool.name)
+        if not is_unreachable(error) and not error.retriable():
+            raise as_forebay_error(error, connection=self._connection, doing=f"reading {self._pool.audit}")
+
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken.with_traceback(None)
+
+    def _forget_client(self) -> None:
+        if self._client is not None:
+            self._client.purge(in_queue=True, in_flight=True, blocking=True)
+            self._client.close()
+        self._client = None
+        self._broken = None
+        self._unsaid = 0
+        self._confirmed_at = self._said_at = self._clock.monotonic()
+
+    def _check_interrupted(self) -> None:
+        if self._interrupted():
+            raise InterruptedRunError("interrupted")
+
+
+def _whose(run: OpenRun) -> str:
+    started = datetime.fromtimestamp(run.started_at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"the run of {run.by} since {started}"
+
+
+def _waits_for(run: OpenRun) -> str:
+    return f"{_whose(run)} has not ended: waiting for its end, or until it has been silent for 10 s"
