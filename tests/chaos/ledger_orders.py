@@ -30,8 +30,9 @@ class OrderAccount:
     """``asked``: by what was asked and what it met.
 
     ``cancelled``: turns whose outcome that is. ``expedited``: turns with a copy in the high tier; ``copied_twice``:
-    those with more than one of an attempt. ``late_starts``: executions of a request after its cancel, by a worker that
-    was cut off. ``problems``: executions after a cancel that nothing explains, in words.
+    those with more copies of an attempt than originals. ``late_starts``: executions of a request after its cancel, by a
+    worker that was cut off. ``problems``: in words, executions after a cancel that nothing explains, and what workers
+    said that they did and is not so.
     """
 
     asked: dict[Ask, dict[Met, int]]
@@ -52,6 +53,7 @@ def account_orders(facts: Facts) -> OrderAccount:
     for outcome in sorted(facts.outcomes, key=lambda each: each.at_ms):
         first.setdefault(outcome.turn, outcome)
     copies = Counter((record.turn, record.attempt) for record in facts.records if record.is_copy)
+    originals = Counter((record.turn, record.attempt) for record in facts.records if not record.is_copy)
     asked: dict[Ask, Counter[Met]] = {ask: Counter() for ask in Ask}
     for order in facts.asked:
         asked[order.ask][_met(order, executions, first)] += 1
@@ -66,7 +68,7 @@ def account_orders(facts: Facts) -> OrderAccount:
         asked={ask: dict(sorted(counts.items())) for ask, counts in asked.items()},
         cancelled=sum(outcome.status == "cancelled" for outcome in first.values()),
         expedited=len({turn for turn, _ in copies}),
-        copied_twice=sum(count > 1 for count in copies.values()),
+        copied_twice=sum(count > max(1, originals[key]) for key, count in copies.items()),
         late_starts=len(late) - len(unexplained),
         problems=tuple(problems),
     )

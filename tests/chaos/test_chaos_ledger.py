@@ -336,10 +336,12 @@ def test_what_was_submitted_again_after_its_cancel_may_run() -> None:
     assert _cancelled(started_ms=1_400, records=(_record(), _record(offset=1, due_ms=1_300))).problems == ()
 
 
-def test_more_than_one_copy_of_an_attempt_is_counted() -> None:
+def test_more_copies_than_originals_are_counted() -> None:
     copies = tuple(_record(offset=offset, is_copy=True) for offset in (1, 2))
     account = account_orders(dataclasses.replace(_NOTHING, records=(_record(), *copies)))
     assert (account.expedited, account.copied_twice) == (1, 1)
+    submitted_twice = account_orders(dataclasses.replace(_NOTHING, records=(_record(), _record(offset=9), *copies)))
+    assert (submitted_twice.expedited, submitted_twice.copied_twice) == (1, 0)
 
 
 def test_an_expedite_that_a_worker_says_it_did_has_a_copy() -> None:
