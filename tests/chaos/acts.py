@@ -22,8 +22,10 @@ _LAST_BEFORE_END_SECONDS = 20.0
 
 _KILLED_SHARE = 0.5
 _KILLED_TWICE_SHARE = 0.3
-_KILL_SECONDS = (1.0, 6.0)
-_FIRST_KILL_SECONDS = (2.0,)
+_KILL_SECONDS = ((0.0, 3.0), (0.0, 3.0), (9.0, 13.0))
+"""At work; or, behind another that was killed, when its turn comes: 10 s later."""
+
+_FIRST_KILL_SECONDS = (1.0,)
 """However short a run is, the first replay in it is killed."""
 
 _STOPPED_SHARE = 0.15
@@ -67,8 +69,9 @@ class Ask(StrEnum):
 class Handle:
     """One command on the dead letters of a reason, ``at_seconds`` after the start or when the one before has ended.
 
-    ``kills_after_seconds``: it is killed so long after its start, and run again, once for each. ``stopped_seconds``: a
-    SIGSTOP ``stop_after_seconds`` after its start halts it for so long, and another such command is started meanwhile.
+    ``kills_after_seconds``: it is killed so long after it has begun, and run again, once for each. ``stopped_seconds``:
+    a SIGSTOP, ``stop_after_seconds`` after it has begun, halts it for so long, and another such command is started
+    meanwhile.
     """
 
     at_seconds: float
@@ -136,9 +139,9 @@ def _replay(draw: random.Random, at_seconds: float) -> Handle:
     chance = draw.random()
     if chance < _KILLED_SHARE:
         times = 2 if draw.random() < _KILLED_TWICE_SHARE else 1
-        kills = tuple(round(draw.uniform(*_KILL_SECONDS), 2) for _ in range(times))
+        kills = tuple(round(draw.uniform(*draw.choice(_KILL_SECONDS)), 2) for _ in range(times))
     elif chance < _KILLED_SHARE + _STOPPED_SHARE:
-        stop_after_seconds = round(draw.uniform(*_KILL_SECONDS), 2)
+        stop_after_seconds = round(draw.uniform(*_KILL_SECONDS[0]), 2)
     return Handle(
         at_seconds=at_seconds,
         handling=Handling.REPLAY,

@@ -84,7 +84,7 @@ class Commands:
 
     def end(self, command: Command, *, kill_after_seconds: float | None = None) -> str:
         """Waits for its end, or kills it after so long; what it has printed."""
-        killed = not command.wait(kill_after_seconds or _SECONDS_MAX)
+        killed = not command.wait(_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds)
         code = command.kill()
         if killed and kill_after_seconds is None:
             raise RunError(f"{command.words} does not end within {_SECONDS_MAX:.0f} s; see {command.err_path}")

@@ -1,8 +1,10 @@
-"""Who is on call: replays and discards dead letters by the plan. A thread of its own; runs commands."""
+"""Who is on call: replays and discards dead letters by the plan. A thread of its own; runs commands, and looks at the
+audit topic to see when they begin."""
 
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 import time
@@ -10,15 +12,27 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from chaos.acts import Handle, Handling
-from chaos.commands import Commands
+from chaos.commands import Command, Commands
+from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_schemas.topics import Pool
+
+_BEGIN_SECONDS_MAX = 30.0
+_LOOK_SECONDS = 0.05
+_ANSWER_SECONDS_MAX = 3.0
+_LOG = logging.getLogger("tests.kafka")
 
 
 class OnCall:
     """Carries out ``handles`` while the block runs; what it is at when the block ends it still carries out."""
 
-    def __init__(self, commands: Commands, *, handles: Sequence[Handle]) -> None:
+    def __init__(self, kafka: KafkaAccess, pool: Pool, *, commands: Commands, handles: Sequence[Handle]) -> None:
         self._commands = commands
+        self._audit = TopicPartition(pool.audit, 0)
+        config = {**kafka.connection.properties, "bootstrap.servers": kafka.bootstrap_servers, "logger": _LOG}
+        self._consumer = Consumer({**config, "group.id": "chaos-on-call"})
         self._handles = handles
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="on-call")
@@ -33,6 +47,7 @@ class OnCall:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        self._consumer.close()
         if self._trouble is not None and error is None:
             raise self._trouble
 
@@ -40,7 +55,7 @@ class OnCall:
         """How many dead letters are open, replayed and discarded, as the command shows it."""
         printed = self._commands.run("dead-letters", "list", "--output", "json")
         groups: list[dict[str, Any]] = [json.loads(line) for line in printed.splitlines()]
-        return {state: sum(group.get(state, 0) for group in groups) for state in ("open", "replayed", "discarded")}
+        return {state: sum(group[state] for group in groups) for state in ("open", "replayed", "discarded")}
 
     def _work(self) -> None:
         started = time.monotonic()
@@ -55,11 +70,11 @@ class OnCall:
     def _carry_out(self, handle: Handle) -> None:
         arguments = _arguments(handle)
         for kill_after_seconds in handle.kills_after_seconds:
-            self._commands.end(self._commands.start(*arguments), kill_after_seconds=kill_after_seconds)
-        command = self._commands.start(*arguments)
+            self._commands.end(self._begin(arguments), kill_after_seconds=kill_after_seconds)
         if handle.stop_after_seconds is None:
-            self._commands.end(command)
+            self._commands.run(*arguments)
             return
+        command = self._begin(arguments)
         command.wait(handle.stop_after_seconds)
         command.signal(signal.SIGSTOP)
         other = self._commands.start(*arguments)
@@ -67,6 +82,22 @@ class OnCall:
         command.signal(signal.SIGCONT)
         self._commands.end(command)
         self._commands.end(other)
+
+    def _begin(self, arguments: Sequence[str]) -> Command:
+        """A command that has said something on the audit topic, or ended without."""
+        before = self._audit_end()
+        command = self._commands.start(*arguments)
+        deadline = time.monotonic() + _BEGIN_SECONDS_MAX
+        while not command.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
+            if self._audit_end() > before:
+                break
+        return command
+
+    def _audit_end(self) -> int:
+        try:
+            return self._consumer.get_watermark_offsets(self._audit, timeout=_ANSWER_SECONDS_MAX)[1]
+        except KafkaException:
+            return -1  # its leader is away for a moment
 
 
 def _arguments(handle: Handle) -> list[str]:

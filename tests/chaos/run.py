@@ -103,7 +103,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
         engine.faults(*FLAWS_OF_ENGINE)
         acts = make_acts(seed=plan.seed, seconds=plan.seconds, faults=plan.faults)
         commands = Commands(cluster.kafka, pool, folder=folder)
-        on_call = OnCall(commands, handles=acts.handles)
+        on_call = OnCall(cluster.kafka, pool, commands=commands, handles=acts.handles)
         load = Load(cluster.kafka, pool, _MIX, seed=plan.seed)
         services = Services(cluster.kafka, pool, orders=acts.orders, load=load, commands=commands)
         with load:
