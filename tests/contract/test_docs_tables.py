@@ -11,6 +11,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from forebay_producer.settings import ProducerSettings
+from forebay_schemas.acls import ACLS
 from forebay_schemas.reasons import Reason
 from forebay_schemas.settings import ENV_PREFIX, CommonSettings
 from forebay_worker.settings import WorkerSettings
@@ -80,6 +81,15 @@ def test_every_reason_is_written_down_with_what_to_do() -> None:
         for each in Reason
     )
     assert_has("reasons.md", table(head, *rows))
+
+
+def test_every_acl_is_written_down_with_what_it_is_for() -> None:
+    head = ("Who", "Operations", "On", "For")
+    rows = (
+        (f"`{acl.role}`", ", ".join(acl.operations), f"{acl.resource} `{acl.name}{'*' * acl.is_prefix}`", acl.why)
+        for acl in ACLS
+    )
+    assert_has("security.md", table(head, *rows))
 
 
 def test_no_reason_is_written_down_that_does_not_exist() -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from forebay_sandbox.kafka import LocalKafka
     from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka_secure import SecureKafka
     from harness.producer_pool import ProducerPool
 
 
@@ -41,3 +42,16 @@ def brisk_kafka(
 
     with local_kafka(BRISK, log_dir=tmp_path_factory.mktemp("brisk-kafka-log")) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(
+    kafka: KafkaAccess,  # noqa: ARG001 - skips the test where no broker can run
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SecureKafka]:
+    """A locked-down broker with every kind of listener, shared: tests use names of their own in it."""
+    from forebay_sandbox.kafka_secure import secure_kafka
+
+    log_dir = tmp_path_factory.mktemp("secure-kafka-log")
+    with secure_kafka(clients={"oauth-client": "oauth-secret"}, log_dir=log_dir) as secure:
+        yield secure

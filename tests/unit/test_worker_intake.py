@@ -533,7 +533,7 @@ def unknown_bay(*, count: int = 6, committed: int | None = 3) -> Bay:
 
 def test_with_unknown_committed_offsets_nothing_runs_until_they_are_told_and_it_says_so() -> None:
     bay = unknown_bay()
-    assert bay.intake.troubles == ["mid: committed offsets unknown of 1 partitions"]
+    assert bay.intake.troubles == ["mid: committed offsets unknown of 1 partitions (Local: Timed out)"]
     bay.consumer.committed_error = None
     bay.clock.advance(ASK_AGAIN_SECONDS)
     bay.step(2)

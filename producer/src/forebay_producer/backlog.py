@@ -25,6 +25,7 @@ from forebay_schemas.kafka import (
     require_topics,
 )
 from forebay_schemas.offsets_metadata import decode_metadata
+from forebay_schemas.permissions import Operation, on_group
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import Pool
 
@@ -104,7 +105,9 @@ class BacklogReader:
         self._admin: AdminClient = make_admin(connection, client_id="forebay-backlog")
         self._topics = TopicAdmin(self._admin, connection=connection)
         names = {tier: pool.requests(tier) for tier in TIERS}
-        counts = require_topics(self._admin, names.values(), connection=connection, pool=pool.name)
+        counts = require_topics(
+            self._admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ
+        )
         self._partitions = {tier: [(names[tier], number) for number in range(counts[names[tier]])] for tier in TIERS}
         config = reader_config(connection, client_id="forebay-backlog") | {
             # One record of each partition is all that is wanted.
@@ -172,7 +175,8 @@ class BacklogReader:
             found = until_passed()(ask)
         except KafkaException as error:
             doing = f"reading what group {group} has committed"
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing) from None
+            needs = on_group(Operation.DESCRIBE, group)
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
         return {(one.topic, one.partition): one for one in found if one.error is None and one.offset >= 0}
 
     def _times_at(self, heads: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:

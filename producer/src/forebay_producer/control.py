@@ -36,6 +36,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
 BETTER_ANSWER_SECONDS: Final = 1.0
@@ -144,7 +145,9 @@ class ControlDesk:
                 f"no acknowledgement from {self._connection.bootstrap_servers} within {self._delivery_seconds:g} s"
             )
         if failures:
-            raise as_forebay_error(failures[0], connection=self._connection, doing=f"writing to {self._pool.control}")
+            topic = self._pool.control
+            needs = on_topic(Operation.WRITE, topic)
+            raise as_forebay_error(failures[0], connection=self._connection, doing=f"writing to {topic}", needs=needs)
 
 
 def _answer(action: ControlAction, request_id: str, heard: Controlled | None) -> ControlAnswer:
@@ -222,4 +225,5 @@ class _Answers:
         ]
 
     def _explain(self, error: KafkaError) -> ForebayError:
-        return as_forebay_error(error, connection=self._connection, doing=f"reading {self._topic}")
+        needs = on_topic(Operation.READ, self._topic)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {self._topic}", needs=needs)

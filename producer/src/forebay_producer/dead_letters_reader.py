@@ -16,7 +16,7 @@ from forebay_producer.dead_letters_audit import Handled, decode_audit
 from forebay_producer.passing import until_passed
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope_reader import EnvelopeReader
-from forebay_schemas.errors import BrokerUnreachableError, TopicMissingError
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
@@ -27,6 +27,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.topics import Pool
 
 CLIENT_ID: Final = "forebay-dead-letters"
@@ -75,7 +76,8 @@ class DeadLetterReader:
             return str(until_passed()(ask).topic_id)
         except KafkaException as error:
             doing = f"asking for the id of {topic}"
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing) from None
+            needs = on_topic(Operation.READ, topic)
+            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
 
     def _read(self, topic: str) -> Iterator[Message]:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {
@@ -93,7 +95,7 @@ class DeadLetterReader:
                     consumer.assign([TopicPartition(topic, partition, first)])
                     yield from self._read_partition(consumer, topic, partition, end)
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}") from None
+            raise self._explained(error.args[0], topic) from None
         finally:
             consumer.close()
 
@@ -132,4 +134,8 @@ class DeadLetterReader:
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicMissingError([topic], pool=self._pool.name)
         if not is_unreachable(error) and not error.retriable():
-            raise as_forebay_error(error, connection=self._connection, doing=f"reading {topic}")
+            raise self._explained(error, topic)
+
+    def _explained(self, error: KafkaError, topic: str) -> ForebayError:
+        needs = on_topic(Operation.READ, topic)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs)

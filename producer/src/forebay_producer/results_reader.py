@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from forebay_producer.passing import PASSING, until_passed
 from forebay_schemas.clock import Clock
-from forebay_schemas.errors import TopicMissingError
+from forebay_schemas.errors import ForebayError, TopicMissingError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
@@ -22,6 +22,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.results import Result, ResultError, decode_result
 from forebay_schemas.topics import Pool
 
@@ -115,12 +116,14 @@ class ResultsReader:
     def _open(self, since_ms: int | None) -> dict[int, int]:
         """Assigns all partitions; returns the ends of those with something to read up to now."""
         topic = self._pool.results
-        count = require_topics(self._consumer, [topic], connection=self._connection, pool=self._pool.name)[topic]
+        count = require_topics(
+            self._consumer, [topic], connection=self._connection, pool=self._pool.name, operation=Operation.READ
+        )[topic]
         try:
             starts, behind = until_passed()(self._positions, topic, count, since_ms)
             self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=_DOING) from None
+            raise self._explained(error.args[0]) from None
         self._partitions = count
         return behind
 
@@ -176,7 +179,11 @@ class ResultsReader:
         elif is_unreachable(error) or error.code() in PASSING:
             _log.info("%s: %s", _DOING, error.str())
         else:
-            raise as_forebay_error(error, connection=self._connection, doing=_DOING)
+            raise self._explained(error)
+
+    def _explained(self, error: KafkaError) -> ForebayError:
+        needs = on_topic(Operation.READ, self._pool.results)
+        return as_forebay_error(error, connection=self._connection, doing=_DOING, needs=needs)
 
 
 class FirstOutcomes:

@@ -18,6 +18,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.headers import headers_size_bytes
 from forebay_schemas.kafka import KafkaConnection, as_forebay_error, create_client, producer_config, require_topics
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
@@ -181,7 +182,13 @@ class Sender:
         if self._answers != answers_seen and self._refusal is not None:
             raise self._refusal.with_traceback(None)
         try:
-            require_topics(self._client, self._topics.values(), connection=self._connection, pool=self._pool.name)
+            require_topics(
+                self._client,
+                self._topics.values(),
+                connection=self._connection,
+                pool=self._pool.name,
+                operation=Operation.WRITE,
+            )
         except ForebayError as error:
             self._refusal = error
             raise
@@ -218,12 +225,17 @@ class Sender:
             return TopicMissingError([pending.topic], pool=self._pool.name)
         if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return NotDeliveredError(f"request {pending.request_id} was not acknowledged before the producer closed")
-        if code == KafkaError._MSG_TIMED_OUT:
+        if code == KafkaError._MSG_TIMED_OUT and self._connection.watch.authentication_failure is None:
             return BrokerUnreachableError(
                 f"no acknowledgement from {self._connection.bootstrap_servers} within {self._delivery_seconds:g} s;"
                 " the broker may have the request all the same. Check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
             )
-        return as_forebay_error(error, connection=self._connection, doing=f"submitting to {pending.topic}")
+        return as_forebay_error(
+            error,
+            connection=self._connection,
+            doing=f"submitting to {pending.topic}",
+            needs=on_topic(Operation.WRITE, pending.topic),
+        )
 
 
 class ReportServer:

@@ -19,7 +19,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from forebay_producer.passing import until_passed
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
-from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error
+from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
+from forebay_schemas.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.topics import TopicSpec
 
 LEADERS_SECONDS_MAX: Final = 30.0
@@ -106,7 +107,7 @@ class TopicAdmin:
 
         def ask() -> dict[str, Any]:
             answers = self._admin.describe_configs(resources, request_timeout=_TIMEOUT) if found else {}
-            return {resource.name: answer.result() for resource, answer in answers.items()}
+            return {resource.name: self._settings_of(resource.name, answer) for resource, answer in answers.items()}
 
         states: dict[str, TopicState] = {}
         for name, all_settings in self._ask(lambda: until_passed()(ask), doing="reading topic settings").items():
@@ -143,7 +144,8 @@ class TopicAdmin:
                     raise UsageError("--replication", problem, fix="give less, or start more brokers") from None
                 # Somebody else was faster, which is as good.
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise self._explained(error, doing=f"creating {name}") from None
+                    needs = on_topic(Operation.CREATE, name)
+                    raise self._explained(error, doing=f"creating {name}", needs=needs) from None
         self._wait_until_usable({spec.name: spec.partitions for spec in specs})
         return made
 
@@ -185,7 +187,16 @@ class TopicAdmin:
         self.offsets([(name, number) for name, count in partitions.items() for number in range(count)], at=Edge.END)
 
     def _metadata(self) -> Any:
-        return self._ask(lambda: self._admin.list_topics(timeout=_TIMEOUT), doing="asking for the topics")
+        return ask_metadata(self._admin, connection=self._connection, doing="asking for the topics")
+
+    def _settings_of(self, topic: str, answer: Any) -> Any:
+        try:
+            return answer.result()
+        except KafkaException as error:
+            if not is_denied(error.args[0]):
+                raise
+            needs = on_topic(Operation.DESCRIBE_CONFIGS, topic)
+            raise self._explained(error, doing="reading topic settings", needs=needs) from None
 
     def _ask(self, call: Callable[[], _Answer], *, doing: str) -> _Answer:
         try:
@@ -193,8 +204,8 @@ class TopicAdmin:
         except KafkaException as error:
             raise self._explained(error, doing=doing) from None
 
-    def _explained(self, error: KafkaException, *, doing: str) -> ForebayError:
-        return as_forebay_error(error.args[0], connection=self._connection, doing=doing)
+    def _explained(self, error: KafkaException, *, doing: str, needs: Access | None = None) -> ForebayError:
+        return as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs)
 
 
 _Answer = TypeVar("_Answer")

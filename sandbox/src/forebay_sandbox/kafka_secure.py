@@ -116,6 +116,10 @@ class SecureKafka:
             sasl_oauthbearer_token_endpoint_url=self.tokens.token_url,
         )
 
+    def strangers(self) -> Authority:
+        """Another authority, which nobody here trusts."""
+        return Authority(self.folder / "strangers")
+
     def set_password(self, user: str, password: str) -> None:
         """Makes the SCRAM user, or changes its password, for both mechanisms."""
         changes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 
 
@@ -76,19 +77,20 @@ class TlsFailedError(KafkaFailedError):
 class DeniedError(KafkaFailedError):
     """The brokers know who asks and do not allow it: the ACLs lack something.
 
-    ``operation`` and ``resource`` in Kafka's words ("Write", "topic forebay.default.results"); ``principal`` as far as
-    the client knows it ("User:alice").
+    ``lacking``: operations and resources in Kafka's words ("Write", "topic forebay.default.results"), the first also as
+    ``operation`` and ``resource``; ``principal`` as far as the client knows it ("User:alice").
     """
 
     reason = "denied"
 
-    def __init__(self, *, operation: str, resource: str, principal: str, doing: str) -> None:
+    def __init__(self, lacking: Sequence[tuple[str, str]], *, principal: str, doing: str) -> None:
+        what = ", nor ".join(f"{operation} {resource}" for operation, resource in lacking)
         super().__init__(
-            f"denied while {doing}: {principal} may not {operation} {resource}; "
-            f"have an administrator allow it (docs/security.md has the list)"
+            f"denied while {doing}: {principal} may not {what}; "
+            "have an administrator allow it (docs/security.md has the list)"
         )
-        self.operation = operation
-        self.resource = resource
+        self.lacking = tuple(lacking)
+        self.operation, self.resource = lacking[0]
         self.principal = principal
 
 

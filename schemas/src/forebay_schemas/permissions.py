@@ -76,16 +76,19 @@ def is_denied(error: KafkaError) -> bool:
     return error.code() in _RESOURCES
 
 
-def denied_error(needs: Access, *, principal: str, doing: str) -> DeniedError:
-    """The error for one missing permission."""
-    return DeniedError(operation=needs.operation.value, resource=needs.target, principal=principal, doing=doing)
+def denied_error(*lacking: Access, principal: str, doing: str) -> DeniedError:
+    """The error for missing permissions."""
+    return DeniedError([(each.operation.value, each.target) for each in lacking], principal=principal, doing=doing)
 
 
-def error_text(error: KafkaError, needs: Access, *, principal: str) -> str:
-    """One line about a Kafka error: for a denial operation, resource and principal, else the client's own words."""
-    if not is_denied(error):
-        return error.str()
-    return f"denied: {principal} may not {needs.operation} {needs.target}"
+def error_text(error: KafkaError, *needs: Access, principal: str) -> str:
+    """One line about a Kafka error: for a denial operation, resource and principal, else the client's own words.
+
+    ``needs``: what might be lacking; the error tells which kind of resource it is about.
+    """
+    resource = _RESOURCES.get(error.code())
+    lacking = next((each for each in needs if each.resource is resource), None)
+    return error.str() if lacking is None else f"denied: {principal} may not {lacking.operation} {lacking.target}"
 
 
 def missing(admin: AdminClient, needed: Iterable[Access]) -> list[Access]:

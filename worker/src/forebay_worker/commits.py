@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.permissions import is_denied
 from forebay_worker.assignment import Assignment
 from forebay_worker.ports import KafkaConsumer
 
@@ -27,9 +30,18 @@ _Commit = tuple[int, str]
 class Commits:
     """One commit is on its way at a time; its answer comes by `on_commit`. A failed one is simply due again."""
 
-    def __init__(self, *, name: str, assignments: dict[PartitionKey, Assignment]) -> None:
-        """``assignments`` is the intake's own; it is only read."""
+    def __init__(
+        self,
+        *,
+        name: str,
+        assignments: dict[PartitionKey, Assignment],
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+    ) -> None:
+        """``assignments`` is the intake's own; it is only read. ``explain`` says in words why a commit failed."""
         self._name = name
+        self._explain = explain
+        self.denied: str | None = None
+        """What the ACLs lack for commits, until one is confirmed."""
         self._assignments = assignments
         self._confirmed: dict[PartitionKey, _Commit] = {}
         self._metadata_bytes: dict[PartitionKey, int] = {}
@@ -115,6 +127,7 @@ class Commits:
             elif error is None and self._answers(partition, sent.get(key)):
                 self._confirmed[key] = sent[key][1]
                 self.confirmed_count += 1
+                self.denied = None
 
     def metadata_bytes(self, key: PartitionKey) -> int:
         """The size of the metadata of the partition's latest commit."""
@@ -134,6 +147,10 @@ class Commits:
 
     def _failed(self, error: KafkaError, key: PartitionKey | None) -> None:
         self.failed_count += 1
+        topic = key[0] if key is not None else next((topic for topic, _ in self._assignments), "")
+        why = self._explain(error, topic)
+        if is_denied(error):
+            self.denied = why
         # While the group rebalances this is nothing to look at.
         say = log.debug if error.code() in _REBALANCING else log.warning
-        say("commit failed; it is made again", intake=self._name, partition=key, error=error.str())
+        say("commit failed; it is made again", intake=self._name, partition=key, error=why)

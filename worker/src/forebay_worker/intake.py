@@ -45,6 +45,7 @@ class Intake:
     """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left.
 
     ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
+    ``explain`` says in words what is wrong with reading a topic, or with the group.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Intake:
         deliver: Callable[[list[Work]], None],
         hand_over: Callable[[HandedOver], None],
         peers: Peers,
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
         self.name = name
+        self._explain = explain
         self._first = sources[0]
         self._envelopes = envelopes
         self._clock = clock
@@ -78,6 +81,7 @@ class Intake:
             peers=peers,
             hand_over=hand_over,
             forget=self._held.drop,
+            explain=explain,
         )
 
     @property
@@ -131,7 +135,12 @@ class Intake:
             if assigned_at.get(topic, 0.0) <= noted_at
         ]
         if self._ownership.unknown_count:
-            found.append(f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions")
+            found.append(
+                f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions"
+                f" ({self._ownership.unknown_because})"
+            )
+        if self._ownership.commits.denied is not None:
+            found.append(f"{self.name}: commits are refused: {self._ownership.commits.denied}")
         for (topic, partition), assignment in self._ownership.assignments.copy().items():
             if assignment.refused is not None:
                 found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
@@ -318,8 +327,9 @@ class Intake:
     def _on_record_error(self, record: Record, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             return
-        self._troubles[record.topic() or _CLIENT] = (self._clock.monotonic(), error.str())
-        log.warning("the client reports", intake=self.name, topic=record.topic(), error=error.str())
+        why = self._explain(error, record.topic() or self._first.topic)
+        self._troubles[record.topic() or _CLIENT] = (self._clock.monotonic(), why)
+        log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
         # An error event can stand where records were.
         self._ownership.seek_back(record.topic(), record.partition())
 

@@ -82,8 +82,13 @@ class Reporter:
         clock: Clock,
         stats: Stats,
         on_acknowledged: Callable[[Acknowledged], None] = lambda _: None,
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
-        """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time."""
+        """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time.
+
+        ``explain`` says in words what is wrong when writing to a topic failed.
+        """
+        self._explain = explain
         self._producer = producer
         self._pool = pool
         self._results_topic = pool.results
@@ -207,7 +212,7 @@ class Reporter:
     def _tell(self, value: bytes, on_delivery: Callable[[bool], None]) -> None:
         def delivered(error: KafkaError | None, message: Any) -> None:
             if error is not None:
-                log.warning("notice not delivered", error=error.str())
+                log.warning("notice not delivered", error=self._explain(error, self._pool.coordination))
             else:
                 self._on_acknowledged(message)
             on_delivery(error is None)
@@ -362,13 +367,14 @@ class Reporter:
             self._uncount(record.value)
             self._without_size(work, record)
             return
+        why = self._explain(cause, record.topic) if isinstance(cause, KafkaError) else str(cause)
         again_seconds = AGAIN_SECONDS
         if code in _REFUSED_FOR_GOOD:
-            work.assignment.refused = f"{record.topic}: {cause}"
+            work.assignment.refused = f"{record.topic}: {why}"
             again_seconds = REFUSED_AGAIN_SECONDS
-            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=str(cause))
+            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=why)
         else:
-            log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=str(cause))
+            log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=why)
         self._again[again_seconds].append((self._clock.monotonic() + again_seconds, work, record))
 
     def _without_size(self, work: Work, record: OutRecord) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Notice, NoticeKind
@@ -68,7 +68,12 @@ class Ownership:
         peers: Peers,
         hand_over: Callable[[HandedOver], None],
         forget: Callable[[Assignment], None],
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
+        self._explain = explain
+        self._first_topic = sources[0].topic
+        self.unknown_because = ""
+        """What the broker said when it was last asked for committed offsets in vain."""
         self._name = name
         self._sources = {source.topic: source for source in sources}
         self._clock = clock
@@ -86,7 +91,7 @@ class Ownership:
         self.heard: deque[Notice] = deque()
         self.assigned_once = False
         self.rebalances = 0
-        self.commits = Commits(name=name, assignments=self.assignments)
+        self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
         self.consumer = make_consumer(self.commits.on_commit)
         self.consumer.subscribe(
             list(self._sources), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -308,7 +313,8 @@ class Ownership:
                 if partition.error is not None:
                     raise KafkaException(partition.error)
         except KafkaException as error:
-            log.warning("committed offsets unknown; asking again", intake=self._name, error=str(error))
+            self.unknown_because = self._explain(error.args[0], self._first_topic)
+            log.warning("committed offsets unknown; asking again", intake=self._name, error=self.unknown_because)
             return None
         return committed
 

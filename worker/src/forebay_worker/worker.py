@@ -23,21 +23,14 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import ExitCode, KafkaFailedError
-from forebay_schemas.kafka import (
-    KafkaConnection,
-    consumer_config,
-    create_client,
-    make_admin,
-    producer_config,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka import KafkaConnection, consumer_config, create_client, producer_config, reader_config
 from forebay_schemas.schema_fetcher import SchemaFetcher
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.assembly import make_gate, make_lanes
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock
+from forebay_worker.cluster import Cluster
 from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
@@ -83,6 +76,7 @@ class Worker:
         self._settings = settings
         self._pool: Pool = settings.pool_topics()
         self._connection: KafkaConnection = settings.connection()
+        self._cluster = Cluster(self._connection, pool=self._pool, worker_id=settings.worker_id)
         self._handler = load_handler(settings.handler) if settings.handler is not None else None
         self._clock = BrokerClock(SystemClock())
         registry = settings.schema_registry()
@@ -104,7 +98,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.set)
-        await asyncio.to_thread(self._require_topics)
+        self._coordination_partitions = await asyncio.to_thread(self._cluster.require_usable)
         self._producer = create_client(
             Producer,
             producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=LATER_BYTES_MAX),
@@ -116,6 +110,7 @@ class Worker:
             clock=self._clock,
             stats=self._stats,
             on_acknowledged=self._clock.acknowledged,
+            explain=self._cluster.explain_writing,
         )
         self._dispatcher = Dispatcher(
             clock=self._clock,
@@ -153,13 +148,6 @@ class Worker:
             logging.shutdown()
             os._exit(ExitCode.OK)
         log.info("drained")
-
-    def _require_topics(self) -> None:
-        admin = make_admin(self._connection, client_id=self._settings.worker_id)
-        pool = self._pool
-        needed = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
-        found = require_topics(admin, [*needed, pool.coordination], connection=self._connection, pool=pool.name)
-        self._coordination_partitions = found[pool.coordination]
 
     async def _learn_broker_time(self) -> None:
         """Asks twice, since the first answer also waits for the connection. Gives up after two seconds."""
@@ -227,6 +215,7 @@ class Worker:
                 deliver=deliver,
                 hand_over=hand_over,
                 peers=coordination,
+                explain=partial(self._cluster.explain_reading, name),
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
@@ -358,7 +347,7 @@ class Worker:
             problems.append(f"records wait for their schema: {self._schemas.trouble}")
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
-        return problems
+        return problems + self._cluster.troubles
 
     def _gauges(self) -> Gauges:
         now, gate, shedder = self._clock.monotonic(), self._dispatcher.gate, self._dispatcher.shedder

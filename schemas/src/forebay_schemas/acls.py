@@ -1,0 +1,88 @@
+"""Which ACLs each deployable needs; docs/security.md has them as a table. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from forebay_schemas.permissions import Access, Operation, Resource, on_group, on_topic
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.topics import Pool
+
+
+class Role(StrEnum):
+    """Who needs it: one principal may have several of them."""
+
+    WORKER = "forebay-worker"
+    SUBMIT = "forebay submit"
+    RESULTS = "forebay results"
+    BACKLOG = "forebay backlog"
+    CONTROL = "forebay cancel, expedite"
+    DEAD_LETTERS = "forebay dead-letters"
+    TOPICS = "forebay topics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acl:
+    """One row. ``name`` may hold ``<pool>``; one that ends with a dot is a prefix."""
+
+    role: Role
+    operations: tuple[Operation, ...]
+    resource: Resource
+    name: str
+    why: str
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether it is for all names that begin so."""
+        return self.name.endswith(".")
+
+
+_R, _W, _D = Operation.READ, Operation.WRITE, Operation.DESCRIBE
+
+
+def _topic(role: Role, operations: tuple[Operation, ...], name: str, why: str) -> Acl:
+    return Acl(role=role, operations=operations, resource=Resource.TOPIC, name=f"forebay.<pool>.{name}", why=why)
+
+
+def _groups(role: Role, operation: Operation, why: str) -> Acl:
+    return Acl(role=role, operations=(operation,), resource=Resource.GROUP, name="forebay.<pool>.", why=why)
+
+
+ACLS: Final = (
+    _topic(Role.WORKER, (_R,), "requests.", "takes requests"),
+    _topic(Role.WORKER, (_R, _W), "retry.", "writes retries and takes them when they are due"),
+    _topic(Role.WORKER, (_W,), "results", "reports every outcome"),
+    _topic(Role.WORKER, (_W,), "dead-letter", "keeps what failed for good"),
+    _topic(Role.WORKER, (_R, _W), "coordination", "tells other workers what it hands over, and hears them"),
+    _topic(Role.WORKER, (_R,), "control", "hears of cancels and expedites"),
+    _topic(Role.WORKER, (_W,), "requests.high", "copies there what is expedited"),
+    _groups(Role.WORKER, _R, "is a member of the pool's groups, and commits"),
+    _topic(Role.SUBMIT, (_W,), "requests.", "writes requests; `--wait` needs those of `forebay results` too"),
+    _topic(Role.RESULTS, (_R,), "results", "reads outcomes"),
+    _topic(Role.BACKLOG, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
+    _groups(Role.BACKLOG, _D, "looks at what the workers have committed"),
+    _topic(Role.CONTROL, (_W,), "control", "writes cancels and expedites"),
+    _topic(Role.CONTROL, (_R,), "coordination", "hears what the workers answer"),
+    _topic(Role.DEAD_LETTERS, (_R,), "dead-letter", "reads dead letters"),
+    _topic(Role.DEAD_LETTERS, (_R, _W), "audit", "notes what was replayed, and heeds it"),
+    _topic(Role.DEAD_LETTERS, (_W,), "requests.", "writes replays"),
+    _topic(
+        Role.TOPICS,
+        (Operation.CREATE, Operation.DESCRIBE_CONFIGS, Operation.DESCRIBE),
+        "",
+        "makes topics and compares their settings; the one command for administrators",
+    ),
+)
+
+
+def worker_needs(pool: Pool) -> list[Access]:
+    """All that a worker of the pool must be allowed, one by one."""
+    requests, groups = [pool.requests(tier) for tier in TIERS], [pool.group(tier) for tier in TIERS]
+    return [
+        *(on_topic(_R, name) for name in [*requests, *pool.retries, pool.control, pool.coordination]),
+        *(on_topic(_W, name) for name in [*pool.retries, pool.results, pool.dead_letter, pool.coordination]),
+        on_topic(_W, pool.requests(Tier.HIGH)),
+        *(on_group(_R, name) for name in [*groups, pool.retry_group]),
+    ]

@@ -1,0 +1,60 @@
+"""What the worker asks of its Kafka cluster before it begins, and how it says what the cluster refuses it.
+
+`require_usable` talks to the brokers, on whichever thread calls it; the rest only finds words.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException
+
+from forebay_schemas.acls import worker_needs
+from forebay_schemas.connection_trouble import refused_credentials
+from forebay_schemas.kafka import KafkaConnection, as_forebay_error, make_admin, require_topics
+from forebay_schemas.permissions import Operation, denied_error, error_text, missing, on_group, on_topic
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topics import Pool
+
+
+class Cluster:
+    """The cluster as this worker's principal finds it."""
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, worker_id: str) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._worker_id = worker_id
+        self._principal = connection.principal
+
+    def require_usable(self) -> int:
+        """Returns the number of partitions of the coordination topic.
+
+        Raises ``TopicMissingError``; ``DeniedError`` with everything that the ACLs lack; and what keeps it from being
+        asked at all: ``AuthenticationFailedError``, ``TlsFailedError``, ``BrokerUnreachableError``.
+        """
+        pool = self._pool
+        admin = make_admin(self._connection, client_id=self._worker_id)
+        topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
+        found = require_topics(admin, [*topics, pool.coordination], connection=self._connection, pool=pool.name)
+        try:
+            lacking = missing(admin, worker_needs(pool))
+        except KafkaException as error:
+            raise as_forebay_error(error.args[0], connection=self._connection, doing="asking what is allowed") from None
+        if lacking:
+            raise denied_error(*lacking, principal=self._principal, doing="starting")
+        return found[pool.coordination]
+
+    def explain_writing(self, error: KafkaError, topic: str) -> str:
+        """Why a record could not be written."""
+        return error_text(error, on_topic(Operation.WRITE, topic), principal=self._principal)
+
+    def explain_reading(self, intake: str, error: KafkaError, topic: str) -> str:
+        """Why nothing can be taken from a topic, or committed."""
+        group = on_group(Operation.READ, f"forebay.{self._pool.name}.{intake}")
+        return error_text(error, on_topic(Operation.READ, topic), group, principal=self._principal)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What the clients lately said of credentials and certificates."""
+        watch = self._connection.watch
+        if (refused := watch.authentication_failure) is not None:
+            return [str(refused_credentials(refused, self._connection.properties))]
+        return [] if watch.failure is None else [f"TLS: {watch.failure.str()}"]
