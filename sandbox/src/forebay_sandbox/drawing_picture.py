@@ -15,7 +15,7 @@ from forebay_schemas.tiers import Tier
 _COLORS = {Kind.FREE: TIER_COLORS[Tier.LOW], Kind.FEE: "#0b7a75", Kind.PAID: TIER_COLORS[Tier.HIGH]}
 _LABELS = {
     Kind.FREE: "free, stayed",
-    Kind.FEE: "free, paid the fee while waiting (the line: what those waited who came then and stayed)",
+    Kind.FEE: "free, paid the fee while waiting (line: from the median of those who came then and stayed)",
     Kind.PAID: "paid",
 }
 
@@ -25,7 +25,7 @@ def draw(visits: Sequence[Visit], figures: DrawingFigures, *, path: Path) -> Non
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 6.5), dpi=100, facecolor="white")
         axes = figure.subplots()
-        figure.subplots_adjust(left=0.07, right=0.975, top=0.86, bottom=0.09)
+        figure.subplots_adjust(left=0.07, right=0.975, top=0.83, bottom=0.09)
         figure.text(
             0.07, 0.945, "The fee, paid while waiting, takes a request to the front", fontsize=17, weight="bold"
         )
@@ -62,5 +62,5 @@ def draw(visits: Sequence[Visit], figures: DrawingFigures, *, path: Path) -> Non
         axes.set_ylim(bottom=-1)
         axes.grid(axis="y", color="#e4e9ee", lw=0.8)
         axes.set_axisbelow(True)
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3, handletextpad=0.2, columnspacing=1.2)
         figure.savefig(path)

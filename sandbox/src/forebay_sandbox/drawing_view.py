@@ -86,12 +86,12 @@ def report_table(figures: DrawingFigures) -> Table:
 
 
 def _caption(figures: DrawingFigures) -> str:
-    completed = f"{figures.total('completed')} of {figures.offered} completed, {figures.total('lost')} lost"
-    lines = [f"an image takes {figures.image_seconds:g} s more; {completed}, {figures.duplicated} drawn twice"]
+    lines = [
+        f"an image takes {figures.image_seconds:g} s more; {figures.total('completed')} of {figures.offered} completed",
+        f"{figures.total('lost')} lost, {figures.duplicated} drawn twice",
+    ]
     if figures.saved_p50_seconds is not None:
-        lines.append(
-            f"the fee saved {figures.saved_p50_seconds:.1f} s (median), against free users who came at the same time"
-        )
+        lines.append(f"the fee saved {figures.saved_p50_seconds:.1f} s (median of those who paid it)")
     if figures.fees_too_late:
-        lines.append(f"{figures.fees_too_late} more wanted to pay when their image was being drawn already")
+        lines.append(f"{figures.fees_too_late} more offered it when their image was being drawn already")
     return "\n".join(lines)
