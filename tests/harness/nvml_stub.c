@@ -134,6 +134,24 @@ nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int len
     return SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *product, unsigned int length) {
+    char value[LINE];
+    FATE(device);
+    if (!text(device, "product", value)) return NOT_SUPPORTED;
+    if (strlen(value) >= length) return INSUFFICIENT_SIZE;
+    strcpy(product, value);
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length) {
+    char value[LINE];
+    FATE(NULL);
+    if (!lookup("driver", value)) return NOT_SUPPORTED;
+    if (strlen(value) >= length) return INSUFFICIENT_SIZE;
+    strcpy(version, value);
+    return SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     double value;
     FATE(device);

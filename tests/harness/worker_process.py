@@ -25,7 +25,7 @@ _PROGRAM = (
 )
 
 # Before anything of ours is imported, so that whoever reads the wall clock gets the wrong one.
-_WRONG_CLOCK = (
+WRONG_CLOCK = (
     "import time; right, right_ns = time.time, time.time_ns; "
     "time.time = lambda: right() + {seconds}; time.time_ns = lambda: right_ns() + round({seconds} * 1e9); "
 )
@@ -56,7 +56,7 @@ class WorkerProcess:
         self, *, settings: Mapping[str, str], log_path: Path, folder: Path, wall_ahead_seconds: float = 0.0
     ) -> None:
         """Starts it in ``folder`` and returns at once; its log goes to ``log_path``."""
-        program = _WRONG_CLOCK.format(seconds=wall_ahead_seconds) + _PROGRAM if wall_ahead_seconds else _PROGRAM
+        program = WRONG_CLOCK.format(seconds=wall_ahead_seconds) + _PROGRAM if wall_ahead_seconds else _PROGRAM
         self.log_path = log_path
         self._url: str | None = None
         with log_path.open("wb") as log:

@@ -6,8 +6,8 @@ import pytest
 
 from forebay_producer.backlog import PartitionState, Sample, TierBacklog, backlog_of
 from forebay_producer.results_reader import FirstOutcomes
-from forebay_producer.topic_admin import Drift, drift_of
 from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.topic_drift import Drift, drift_of
 from forebay_schemas.topics import TopicSpec
 
 

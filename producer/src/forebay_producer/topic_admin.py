@@ -21,24 +21,13 @@ from forebay_producer.passing import until_passed
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
 from forebay_schemas.permissions import Access, Operation, is_denied, on_topic
+from forebay_schemas.topic_drift import Drift, drift_of
 from forebay_schemas.topics import TopicSpec
 
 LEADERS_SECONDS_MAX: Final = 30.0
 
 _DEFAULT_PARTITIONS: Final = 12
 _REPLICATION_IN_PRODUCTION: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
-    """A setting that is not what it should be."""
-
-    setting: str
-    actual: str
-    wanted: str
-
-    def __str__(self) -> str:
-        return f"{self.setting} is {self.actual}, should be {self.wanted}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +54,6 @@ class Edge(Enum):
 
     FIRST = auto()
     END = auto()
-
-
-def drift_of(spec: TopicSpec, *, partitions: int, replication: int, settings: Mapping[str, str]) -> tuple[Drift, ...]:
-    """Where a topic differs from its specification. Pure."""
-    wanted = {"partitions": str(spec.partitions), "replication": str(spec.replication), **spec.config}
-    actual = {"partitions": str(partitions), "replication": str(replication), **settings}
-    return tuple(
-        Drift(setting=name, actual=actual.get(name, "not known"), wanted=value)
-        for name, value in wanted.items()
-        if actual.get(name) != value
-    )
 
 
 class TopicAdmin:

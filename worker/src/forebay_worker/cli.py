@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import time
 from enum import StrEnum
@@ -12,8 +13,10 @@ from typing import Annotated
 
 import typer
 
+from forebay_schemas.checkup import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.log import configure_logging
+from forebay_worker.checkup import examine
 from forebay_worker.settings import load_worker_settings
 from forebay_worker.status_client import fetch_status
 from forebay_worker.status_text import status_text
@@ -25,7 +28,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 class Output(StrEnum):
-    """How `status` prints: for people, or the document as it is, a line each time."""
+    """How `status` and `doctor` print: for people, or as JSON."""
 
     TABLE = "table"
     JSON = "json"
@@ -95,6 +98,43 @@ def status(
         if output is Output.TABLE and not sys.stdout.isatty():
             typer.echo()
         time.sleep(WATCH_SECONDS)
+
+
+@app.command()
+def doctor(
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
+    ] = None,
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,
+    kafka_properties: Annotated[Path | None, typer.Option(help="A file of librdkafka properties")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend, without /v1")] = None,
+    handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model to ask the backend for; the first that it lists unless given")
+    ] = None,
+    output: Annotated[Output, typer.Option(help="How to print")] = Output.TABLE,
+) -> None:
+    """Checks settings, Kafka, backend and GPU for a worker that would run here, in one go; needs no running worker.
+
+    Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
+    """
+    flags = {
+        "bootstrap_servers": bootstrap_servers,
+        "pool": pool,
+        "kafka_properties": kafka_properties,
+        "backend_url": backend_url,
+        "handler": handler,
+    }
+    settings = load_worker_settings(flags=flags, config=config)
+    configure_logging(level=settings.log_level, service="forebay-worker")
+    if settings.log_level != "debug":
+        # What librdkafka tries again and again is said once, in the findings.
+        logging.getLogger("forebay.librdkafka").setLevel(logging.CRITICAL)
+    findings = asyncio.run(examine(settings, model=model))
+    typer.echo(findings_json(findings) if output is Output.JSON else findings_text(findings))
+    typer.echo(summary(findings), err=True)
+    raise typer.Exit(exit_code(findings))
 
 
 def main() -> None:

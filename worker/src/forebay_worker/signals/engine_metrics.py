@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -136,9 +136,7 @@ def read_engine_metrics(page: str, *, at: float) -> EngineReading:
     be read.
     """
     found, garbled = _samples(page)
-    engine = next(
-        (engine for engine in ENGINES if any(s.name in found or s.name in garbled for s in engine.series())), None
-    )
+    engine = _engine_of(found.keys() | garbled)
     if engine is None:
         names = ", ".join(engine.name for engine in ENGINES)
         raise SignalError(f"no metric of {names} is on the page")
@@ -155,6 +153,17 @@ def read_engine_metrics(page: str, *, at: float) -> EngineReading:
     if reading == EngineReading(at=at):
         raise SignalError(f"none of the metrics of {engine.name} on the page has a value that can be used")
     return reading
+
+
+def engine_name(page: str) -> str | None:
+    """Which engine of the table wrote the page. Raises ``SignalError`` for one with too many series."""
+    found, garbled = _samples(page)
+    engine = _engine_of(found.keys() | garbled)
+    return None if engine is None else engine.name
+
+
+def _engine_of(names: Set[str]) -> Engine | None:
+    return next((engine for engine in ENGINES if any(series.name in names for series in engine.series())), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

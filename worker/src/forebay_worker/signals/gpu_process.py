@@ -97,7 +97,7 @@ class GpuProcess:
         try:
             return await self._listen(process, heard, failed)
         finally:
-            await _end(process)
+            await end_process(process)
 
     async def _listen(
         self,
@@ -149,7 +149,8 @@ class GpuProcess:
         return None
 
 
-async def _end(process: Process) -> None:
+async def end_process(process: Process) -> None:
+    """Kills it and closes its pipes, which it must have for stdin and stdout; does not wait for a hanging driver."""
     assert process.stdin is not None
     assert process.stdout is not None
     if process.returncode is None:

@@ -78,6 +78,11 @@ class _Device:
         row["memory_used_bytes"], row["memory_total_bytes"] = self._told(self._memory, row) or (None, None)
         return row
 
+    def product(self) -> str | None:
+        """What the driver calls it, ``NVIDIA H200`` say; None where it does not tell."""
+        name = _or_else(None, lambda: pynvml.nvmlDeviceGetName(self._handle))
+        return None if name is None else str(name)
+
     def _told(self, read: Callable[[], Any], row: dict[str, Any]) -> Any:
         try:
             return read()
@@ -119,7 +124,7 @@ def _or_else(value: Any, read: Callable[[], Any]) -> Any:
         return value
 
 
-def _devices(names: list[str]) -> list[_Device]:
+def open_devices(names: list[str]) -> list[_Device]:
     """The named devices, or all; a GPU in MIG mode stands for its instances. Raises ``LookupError``, ``NVMLError``."""
     count = pynvml.nvmlDeviceGetCount()
     devices: list[_Device] = []
@@ -156,7 +161,7 @@ def _instances(gpu: Any) -> list[_Device]:
     return instances
 
 
-def _exit_with_parent() -> None:
+def exit_with_parent() -> None:
     """The end of standard input is the one sign that even kill -9 of the parent gives; a forked child of the parent can
     hold the pipe open, hence the look at the parent too. A signal on the parent's death is no way: Linux sends it when
     the *thread* that started this process ends."""
@@ -182,13 +187,13 @@ def _say(**what: Any) -> None:
 
 def main() -> int:
     """Returns only when NVML is of no use; the last line then says why."""
-    _exit_with_parent()
+    exit_with_parent()
     # A driver that crashes does so again after each start: that must fill no disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     names = [name for name in (sys.argv[1] if len(sys.argv) > 1 else "").split(",") if name]
     try:
         pynvml.nvmlInit()
-        devices = _devices(names)
+        devices = open_devices(names)
     except (pynvml.NVMLError, LookupError) as error:
         _say(error=str(error), no_driver=isinstance(error, pynvml.NVMLError_LibraryNotFound))
         return 1

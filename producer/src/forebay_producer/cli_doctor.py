@@ -1,0 +1,33 @@
+"""`forebay doctor`: whether this machine can submit requests to a pool and read their outcomes, and if not, why."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from forebay_producer.cli_common import Output, Session, command, say
+from forebay_schemas.checkup import exit_code, findings_json, findings_text, summary
+from forebay_schemas.checkup_kafka import KafkaCheckup
+from forebay_schemas.checkup_needs import Role
+from forebay_schemas.errors import ExitCode
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "doctor")(doctor)
+
+
+def doctor(session: Session) -> None:
+    """Check connection, credentials, topics and their settings, permissions and clock, all in one go.
+
+    Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
+    """
+    findings = KafkaCheckup(session.connection, pool=session.pool, role=Role.PRODUCER).run()
+    show = findings_json if session.output is Output.JSON else findings_text
+    sys.stdout.write(show(findings) + "\n")
+    sys.stdout.flush()
+    say(summary(findings))
+    code = exit_code(findings)
+    if code is not ExitCode.OK:
+        raise typer.Exit(code)

@@ -1,0 +1,99 @@
+"""What a doctor command found: findings with their status, how they are printed, and the exit code they mean. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from forebay_schemas.errors import ExitCode
+
+CONNECTION_CHECK: Final = "kafka.connection"
+"""The check whose failure means that no broker can be reached: exit code 3."""
+
+
+class Status(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    """It works, but not as it should; or it could not be told."""
+    FAILED = "failed"
+    """Something will not work."""
+    SKIPPED = "skipped"
+    """Not looked at; the detail says why."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a doctor's answer. ``check`` and ``status`` are stable names; the texts are for people.
+
+    ``detail``: what was looked at and what was found. ``fix``: what to do about it; None where nothing is wrong.
+    """
+
+    check: str
+    status: Status
+    detail: str
+    fix: str | None = None
+
+
+def ok(check: str, detail: str) -> Finding:
+    """A check that found nothing wrong."""
+    return Finding(check=check, status=Status.OK, detail=detail)
+
+
+def warning(check: str, detail: str, *, fix: str) -> Finding:
+    """A check that found something that works but should not be so."""
+    return Finding(check=check, status=Status.WARNING, detail=detail, fix=fix)
+
+
+def failed(check: str, detail: str, *, fix: str) -> Finding:
+    """A check that found something that will not work."""
+    return Finding(check=check, status=Status.FAILED, detail=detail, fix=fix)
+
+
+def skipped(check: str, why: str) -> Finding:
+    """A check that was not made."""
+    return Finding(check=check, status=Status.SKIPPED, detail=why)
+
+
+def exit_code(findings: Iterable[Finding]) -> ExitCode:
+    """0 when nothing failed, 3 when no broker was reached, else 1."""
+    checks_failed = {finding.check for finding in findings if finding.status is Status.FAILED}
+    if CONNECTION_CHECK in checks_failed:
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if checks_failed else ExitCode.OK
+
+
+def findings_text(findings: Sequence[Finding]) -> str:
+    """A line for each finding; what to do about it stands on a line of its own below."""
+    wide = max((len(finding.check) for finding in findings), default=0)
+    status_wide = max(len(status) for status in Status)
+    lines: list[str] = []
+    for finding in findings:
+        lines.append(f"{finding.status:<{status_wide}}  {finding.check:<{wide}}  {_one_line(finding.detail)}")
+        if finding.fix is not None:
+            lines.append(f"{'':<{status_wide}}  {'':<{wide}}  -> {_one_line(finding.fix)}")
+    return "\n".join(lines)
+
+
+def findings_json(findings: Iterable[Finding]) -> str:
+    """A JSON object a line."""
+    return "\n".join(msgspec.json.encode(finding).decode() for finding in findings)
+
+
+def summary(findings: Iterable[Finding]) -> str:
+    """How many ended how."""
+    statuses = [finding.status for finding in findings]
+    return "doctor: " + ", ".join(f"{statuses.count(status)} {status}" for status in Status)
+
+
+def named(names: Sequence[str], *, shown: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

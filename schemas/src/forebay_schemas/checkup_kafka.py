@@ -1,0 +1,289 @@
+"""The checks of the Kafka side that every deployable's doctor makes: connection, credentials, brokers, topics and their
+settings, permissions, clock. Talks to the brokers within a time limit; changes nothing but for clock probes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave these names out
+    AclOperation,
+    ConfigResource,
+    ResourceType,
+)
+
+from forebay_schemas.checkup import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped
+from forebay_schemas.checkup_clock import CHECK as CLOCK
+from forebay_schemas.checkup_clock import check_clock
+from forebay_schemas.checkup_credentials import CREDENTIALS, TLS, credentials_findings, refusal_findings
+from forebay_schemas.checkup_needs import Permitted, Role, needs_of
+from forebay_schemas.checkup_network import tcp_problems
+from forebay_schemas.checkup_topics import (
+    PERMISSIONS,
+    REPLICAS,
+    SETTINGS,
+    TOPICS,
+    PartitionReplicas,
+    TopicFound,
+    drift_findings,
+    existence_findings,
+    permission_findings,
+    replica_findings,
+)
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.connection_trouble import find_trouble, refused_credentials
+from forebay_schemas.errors import KafkaFailedError
+from forebay_schemas.kafka import KafkaConnection, make_admin
+from forebay_schemas.permissions import Operation, Resource
+from forebay_schemas.topics import Pool
+
+BROKERS: Final = "kafka.brokers"
+
+CONNECT_SECONDS: Final = 5.0
+DOUBT_SECONDS: Final = 1.5
+"""Without an answer until then, it is looked for what is in its way."""
+
+ANSWER_SECONDS: Final = 3.0
+KAFKA_SECONDS: Final = 14.0
+"""All of it together: what is left of it bounds each question too."""
+
+TCP_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.05
+
+_LATER_CHECKS: Final = (BROKERS, TOPICS, SETTINGS, REPLICAS, PERMISSIONS, CLOCK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cluster:
+    """What the brokers say of themselves."""
+
+    cluster_id: str | None
+    nodes: tuple[Any, ...]
+    milliseconds: float
+
+
+class KafkaCheckup:
+    """One look at a pool's cluster as ``role`` uses it, within ``KAFKA_SECONDS`` and a moment."""
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, role: Role) -> None:
+        """Raises ``UsageError`` for a property librdkafka refuses."""
+        self._connection = connection
+        self._pool = pool
+        self._role = role
+        self._end = 0.0
+        self._admin = make_admin(connection, client_id="forebay-doctor")
+
+    def run(self) -> list[Finding]:
+        """All findings. A failed check does not stop those that do not depend on it. Call it once."""
+        self._end = time.monotonic() + KAFKA_SECONDS
+        cluster = self._connect()
+        if not isinstance(cluster, _Cluster):
+            broken = next(finding for finding in cluster if finding.status is Status.FAILED)
+            return [*cluster, *_skipped(_LATER_CHECKS, broken.check)]
+        findings = [
+            ok(
+                CONNECTION_CHECK,
+                f"{self._connection.bootstrap_servers} answered in {cluster.milliseconds:.0f} ms; "
+                f"cluster {cluster.cluster_id}",
+            ),
+            *credentials_findings(self._connection.properties),
+        ]
+        findings += self._check_brokers(cluster)
+        found = self._describe_topics()
+        if isinstance(found, Finding):
+            return [*findings, found, *_skipped((SETTINGS, REPLICAS, PERMISSIONS, CLOCK), TOPICS)]
+        findings += existence_findings(found, pool=self._pool)
+        findings += self._check_settings(found)
+        findings += replica_findings(found)
+        permitted = self._permitted(found)
+        findings += permission_findings(
+            needs_of(self._role, self._pool),
+            permitted,
+            principal=self._connection.principal,
+            authorizer=self._authorizer(cluster),
+            role=self._role,
+        )
+        findings.append(self._check_clock(found, permitted))
+        return findings
+
+    def _connect(self) -> _Cluster | list[Finding]:
+        """The cluster, or why there is none: findings of the connection, TLS and the credentials."""
+        started = time.monotonic()
+        future = self._admin.describe_cluster(request_timeout=CONNECT_SECONDS)
+        doubt_at = started + DOUBT_SECONDS
+        while not future.done() and time.monotonic() - started < CONNECT_SECONDS:
+            self._admin.poll(POLL_SECONDS)
+            if self._connection.watch.failure is not None or time.monotonic() >= doubt_at:
+                doubt_at = math.inf
+                found = self._look_for_trouble()
+                if found:
+                    return found
+        if future.done() and future.exception() is None:
+            said = future.result()
+            took_ms = (time.monotonic() - started) * 1000
+            return _Cluster(cluster_id=said.cluster_id, nodes=tuple(said.nodes), milliseconds=took_ms)
+        servers = self._connection.bootstrap_servers
+        silent = failed(
+            CONNECTION_CHECK,
+            f"{servers}: TCP connects, but what is there does not answer as a Kafka broker",
+            fix="check the address; if it is right, the broker hangs or a proxy before it has nobody behind it",
+        )
+        return self._look_for_trouble() or [silent, *_skipped((TLS, CREDENTIALS), CONNECTION_CHECK)]
+
+    def _look_for_trouble(self) -> list[Finding]:
+        """What is in the way; nothing when that is not to be seen from here. Takes up to seven seconds."""
+        servers, properties = self._connection.bootstrap_servers, self._connection.properties
+        report = self._connection.watch.authentication_failure
+        trouble: KafkaFailedError | None = None
+        if report is not None:
+            trouble = refused_credentials(report, properties)
+        else:
+            addresses = [_address(server) for server in servers.split(",")]
+            problems = tcp_problems(addresses, seconds=TCP_SECONDS)
+            if len(problems) == len(addresses):
+                said = "; ".join(f"{host}:{port}: {why.problem}" for (host, port), why in problems.items())
+                fix = f"FOREBAY_BOOTSTRAP_SERVERS: {problems[addresses[0]].fix}"
+                return [failed(CONNECTION_CHECK, said, fix=fix), *_skipped((TLS, CREDENTIALS), CONNECTION_CHECK)]
+            trouble = find_trouble(servers, properties)
+        if trouble is None:
+            return []
+        return [ok(CONNECTION_CHECK, f"{servers} takes connections"), *refusal_findings(trouble, properties)]
+
+    def _check_brokers(self, cluster: _Cluster) -> list[Finding]:
+        """Clients connect to the addresses that the brokers advertise, whatever they were told to begin with."""
+        addresses = {(node.host, node.port): node.id for node in cluster.nodes}
+        problems = tcp_problems(addresses, seconds=TCP_SECONDS)
+        if not problems:
+            names = [f"{host}:{port}" for host, port in addresses]
+            return [ok(BROKERS, f"each address that the {len(addresses)} broker(s) advertise connects: {named(names)}")]
+        return [
+            failed(
+                BROKERS,
+                f"broker {addresses[host, port]} advertises {host}:{port}: {why.problem}",
+                fix="start that broker, or correct its advertised.listeners to what this machine can reach",
+            )
+            for (host, port), why in problems.items()
+        ]
+
+    def _describe_topics(self) -> dict[str, TopicFound] | Finding:
+        """Each topic of the pool by name."""
+        names = [spec.name for spec in self._pool.specs(partitions=1, replication=1)]
+        answers = self._admin.describe_topics(
+            TopicCollection(names), include_authorized_operations=True, request_timeout=self._seconds()
+        )
+        found: dict[str, TopicFound] = {}
+        for name, answer in self._answers(answers).items():
+            if isinstance(answer, KafkaError):
+                found[name] = TopicFound(name=name, error=answer)
+                continue
+            found[name] = TopicFound(
+                name=name,
+                partitions=tuple(
+                    PartitionReplicas(
+                        number=each.id,
+                        has_leader=each.leader is not None and each.leader.id >= 0,
+                        replicas=len(each.replicas),
+                        in_sync=len(each.isr),
+                    )
+                    for each in answer.partitions
+                ),
+                operations=_operations(answer.authorized_operations),
+            )
+        errors = [of.error for of in found.values() if of.error is not None]
+        if len(errors) == len(found) and errors[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+            return failed(TOPICS, f"no broker told of the topics ({errors[0].str()})", fix=f"see {BROKERS}")
+        return found
+
+    def _check_settings(self, found: Mapping[str, TopicFound]) -> list[Finding]:
+        there = [name for name, of in found.items() if of.is_there]
+        if not there:
+            return [skipped(SETTINGS, "no topic to look at")]
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+        answers = self._admin.describe_configs(resources, request_timeout=self._seconds())
+        settings = {
+            resource.name: answer
+            if isinstance(answer, KafkaError)
+            else {name: str(entry.value) for name, entry in answer.items()}
+            for resource, answer in self._answers(answers).items()
+        }
+        return drift_findings(found, settings, pool=self._pool)
+
+    def _permitted(self, found: Mapping[str, TopicFound]) -> Permitted:
+        """The operations this principal may do, as far as the brokers say."""
+        permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
+        for name, of in found.items():
+            if of.is_denied:
+                permitted[Resource.TOPIC, name] = ()
+            elif of.operations is not None:
+                permitted[Resource.TOPIC, name] = of.operations
+        groups = sorted(
+            {need.access.name for need in needs_of(self._role, self._pool) if need.access.resource is Resource.GROUP}
+        )
+        answers = self._admin.describe_consumer_groups(
+            groups, include_authorized_operations=True, request_timeout=self._seconds()
+        )
+        for group, answer in self._answers(answers).items():
+            if not isinstance(answer, KafkaError):
+                operations = _operations(answer.authorized_operations)
+                if operations is not None:
+                    permitted[Resource.GROUP, group] = operations
+            elif answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                permitted[Resource.GROUP, group] = ()
+        return permitted
+
+    def _authorizer(self, cluster: _Cluster) -> str | None:
+        """The brokers' authorizer; an empty text where there is none, None where that is not for us to know."""
+        resource = ConfigResource(ResourceType.BROKER, str(cluster.nodes[0].id))
+        answers = self._admin.describe_configs([resource], request_timeout=self._seconds())
+        [answer] = self._answers(answers).values()
+        if isinstance(answer, KafkaError) or "authorizer.class.name" not in answer:
+            return None
+        return str(answer["authorizer.class.name"].value or "")
+
+    def _check_clock(self, found: Mapping[str, TopicFound], permitted: Permitted) -> Finding:
+        topic = self._pool.coordination
+        if not found[topic].is_there:
+            return skipped(CLOCK, f"cannot be told: {topic} is not there or not to be seen")
+        if Operation.WRITE not in permitted.get((Resource.TOPIC, topic), (Operation.WRITE,)):
+            return skipped(CLOCK, f"cannot be told: that takes a record on {topic}, and writing it is not permitted")
+        return check_clock(self._connection, topic=topic, clock=SystemClock(), seconds=self._seconds())
+
+    def _answers(self, futures: Mapping[Any, Any]) -> dict[Any, Any]:
+        """What came of each request: its result, or its `KafkaError`."""
+        # The client's own timeout ends the requests; this one only guards against a client that does not keep it.
+        end = time.monotonic() + self._seconds() + 1.0
+        while not all(future.done() for future in futures.values()) and time.monotonic() < end:
+            self._admin.poll(POLL_SECONDS)
+        return {each: _answer(future) for each, future in futures.items()}
+
+    def _seconds(self) -> float:
+        """For the next question."""
+        return max(0.1, min(ANSWER_SECONDS, self._end - time.monotonic()))
+
+
+def _answer(future: Any) -> Any:
+    if not future.done():
+        return KafkaError(KafkaError._TIMED_OUT)
+    error = future.exception()
+    if error is None:
+        return future.result()
+    return error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._FAIL, str(error))
+
+
+def _operations(permitted: Collection[AclOperation] | None) -> frozenset[Operation] | None:
+    if permitted is None:
+        return None
+    return frozenset(operation for operation in Operation if AclOperation[operation.name] in permitted)
+
+
+def _skipped(checks: Iterable[str], needed: str) -> list[Finding]:
+    return [skipped(check, f"needs {needed}") for check in checks]
+
+
+def _address(server: str) -> tuple[str, int]:
+    host, _, port = server.rpartition(":")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,83 @@
+"""What each deployable needs the brokers to permit, and what it loses without it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from forebay_schemas.acls import worker_needs
+from forebay_schemas.permissions import Access, Operation, Resource, on_group, on_topic
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topics import Pool
+
+Permitted = Mapping[tuple[Resource, str], Collection[Operation]]
+"""What this principal may do, as far as the brokers say: a resource that is missing here is not known."""
+
+
+class Role(StrEnum):
+    """Whose permissions are meant."""
+
+    PRODUCER = "producer"
+    WORKER = "worker"
+
+
+class Weight(StrEnum):
+    """What the lack of it costs."""
+
+    VITAL = "vital"
+    """Nothing goes without it."""
+    USEFUL = "useful"
+    """One command or feature goes without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """An operation on a resource. ``lost``: what does not work without it."""
+
+    access: Access
+    weight: Weight
+    lost: str
+
+
+def needs_of(role: Role, pool: Pool) -> list[Need]:
+    """All that a deployable asks the brokers for, the vital first."""
+    if role is Role.PRODUCER:
+        return _producer_needs(pool)
+    return list(_vital(worker_needs(pool), "a worker does not start without it"))
+
+
+def lacking(needs: Collection[Need], permitted: Permitted) -> list[Need]:
+    """Those needs that are not met. Of a resource that is not known nothing lacks."""
+    return [need for need in known(needs, permitted) if need.access.operation not in permitted[_key(need)]]
+
+
+def known(needs: Collection[Need], permitted: Permitted) -> list[Need]:
+    """Those needs of which the brokers say whether they are met."""
+    return [need for need in needs if _key(need) in permitted]
+
+
+def _key(need: Need) -> tuple[Resource, str]:
+    return need.access.resource, need.access.name
+
+
+def _producer_needs(pool: Pool) -> list[Need]:
+    requests, groups = [pool.requests(tier) for tier in TIERS], [pool.group(tier) for tier in TIERS]
+    read, write = Operation.READ, Operation.WRITE
+    return [
+        *_vital((on_topic(write, name) for name in requests), "requests cannot be submitted"),
+        *_vital([on_topic(read, pool.results)], "outcomes cannot be read"),
+        *_useful((on_topic(read, name) for name in requests), "forebay backlog"),
+        *_useful((on_group(Operation.DESCRIBE, name) for name in groups), "forebay backlog"),
+        *_useful([on_topic(write, pool.control), on_topic(read, pool.coordination)], "forebay cancel and expedite"),
+        *_useful([on_topic(read, pool.dead_letter), on_topic(read, pool.audit)], "forebay dead-letters"),
+        *_useful([on_topic(write, pool.audit)], "forebay dead-letters replay and discard"),
+    ]
+
+
+def _vital(accesses: Iterable[Access], lost: str) -> list[Need]:
+    return [Need(access=access, weight=Weight.VITAL, lost=lost) for access in accesses]
+
+
+def _useful(accesses: Iterable[Access], lost: str) -> list[Need]:
+    return [Need(access=access, weight=Weight.USEFUL, lost=lost) for access in accesses]

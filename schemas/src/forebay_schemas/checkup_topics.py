@@ -1,0 +1,180 @@
+"""What a doctor says of a pool's topics, as the brokers describe them: existence, settings, replicas, permissions.
+Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaError
+
+from forebay_schemas.checkup import Finding, failed, named, ok, skipped, warning
+from forebay_schemas.checkup_needs import Need, Permitted, Role, Weight, known, lacking
+from forebay_schemas.permissions import Operation, Resource
+from forebay_schemas.tiers import TIERS
+from forebay_schemas.topic_drift import drift_of
+from forebay_schemas.topics import PARTITIONS_MAX, Pool
+
+TOPICS: Final = "topics"
+SETTINGS: Final = "topics.settings"
+REPLICAS: Final = "topics.replicas"
+PERMISSIONS: Final = "permissions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReplicas:
+    """A partition as the brokers describe it."""
+
+    number: int
+    has_leader: bool
+    replicas: int
+    in_sync: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicFound:
+    """A topic as the brokers describe it, or why they do not. ``operations``: None where they do not say."""
+
+    name: str
+    error: KafkaError | None = None
+    partitions: tuple[PartitionReplicas, ...] = ()
+    operations: frozenset[Operation] | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it exists and may be looked at."""
+        return self.error is None
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether this principal may not even know of it."""
+        return self.error is not None and self.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[Finding]:
+    """Which topics are missing, and which cannot be looked at."""
+    missing = [
+        name
+        for name, of in found.items()
+        if of.error is not None and of.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    ]
+    hidden = [name for name, of in found.items() if of.is_denied]
+    findings: list[Finding] = []
+    if missing:
+        findings.append(
+            failed(
+                TOPICS,
+                f"{len(missing)} of {len(found)} missing: {named(missing)}",
+                fix=f"create them with: forebay topics create --pool {pool.name}; or is another --pool meant?",
+            )
+        )
+    if hidden:
+        findings.append(
+            warning(
+                TOPICS,
+                f"cannot tell whether {len(hidden)} of {len(found)} exist: {named(hidden)}",
+                fix="permit this principal to Describe them; see the permissions below",
+            )
+        )
+    findings += [
+        failed(TOPICS, f"{name}: {of.error.str()} ({of.error.name()})", fix="look at the brokers' log")
+        for name, of in found.items()
+        if of.error is not None and name not in missing and name not in hidden
+    ]
+    return findings or [ok(TOPICS, f"all {len(found)} of pool {pool.name} are there")]
+
+
+def drift_findings(
+    found: Mapping[str, TopicFound], settings: Mapping[str, Mapping[str, str] | KafkaError], *, pool: Pool
+) -> list[Finding]:
+    """Where the topics that are there differ from what `forebay topics create` would make, a line for each."""
+    requests = [found[pool.requests(tier)] for tier in TIERS]
+    shapes = [of.partitions for of in requests if of.partitions] or [of.partitions for of in found.values()]
+    partitions = min(max(map(len, shapes)), PARTITIONS_MAX)
+    replication = max((each.replicas for shape in shapes for each in shape), default=1)
+    findings: list[Finding] = []
+    untold: list[str] = []
+    why = ""
+    for spec in pool.specs(partitions=max(1, partitions), replication=max(1, replication)):
+        of, told = found[spec.name], settings.get(spec.name)
+        if told is None:
+            continue
+        if isinstance(told, KafkaError):
+            untold.append(spec.name)
+            why = told.str()
+            continue
+        few = min((each.replicas for each in of.partitions), default=0)
+        drift = drift_of(spec, partitions=len(of.partitions), replication=few, settings=told)
+        if drift:
+            findings.append(
+                warning(
+                    SETTINGS,
+                    f"{spec.name}: " + "; ".join(map(str, drift)),
+                    fix="set them with Kafka's own tools (kafka-configs, kafka-topics); Forebay changes no topic",
+                )
+            )
+    if untold:
+        findings.append(
+            warning(
+                SETTINGS,
+                f"cannot tell for {len(untold)} topics: {named(untold)} ({why})",
+                fix="permit this principal to DescribeConfigs on them, or run forebay topics describe as one who may",
+            )
+        )
+    return findings or [ok(SETTINGS, f"{len(settings)} topics are as forebay topics create makes them")]
+
+
+def replica_findings(found: Mapping[str, TopicFound]) -> list[Finding]:
+    """Partitions that cannot be used, or that one more broker's death would make so."""
+    parts = [(name, each) for name, of in found.items() for each in of.partitions]
+    if not parts:
+        return [skipped(REPLICAS, "no topic to look at")]
+    leaderless = [f"{name}-{each.number}" for name, each in parts if not each.has_leader]
+    behind = [f"{name}-{each.number}" for name, each in parts if each.has_leader and each.in_sync < each.replicas]
+    findings: list[Finding] = []
+    if leaderless:
+        findings.append(
+            failed(
+                REPLICAS,
+                f"{len(leaderless)} of {len(parts)} partitions have no leader: {named(leaderless)}",
+                fix="start the brokers that hold them",
+            )
+        )
+    if behind:
+        findings.append(
+            warning(
+                REPLICAS,
+                f"{len(behind)} of {len(parts)} partitions have replicas that are not in sync: {named(behind)}",
+                fix="look for a broker that is down or slow; below min.insync.replicas nothing can be written",
+            )
+        )
+    return findings or [ok(REPLICAS, f"{len(parts)} partitions have a leader and all replicas in sync")]
+
+
+def permission_findings(
+    needs: Sequence[Need], permitted: Permitted, *, principal: str, authorizer: str | None, role: Role
+) -> list[Finding]:
+    """What this principal may not do, a line for each resource and operation. ``authorizer``: the brokers' class, empty
+    where there is none, None where it is not known."""
+    findings = [_lack(need, principal) for need in lacking(needs, permitted)]
+    told = known(needs, permitted)
+    if findings:
+        return findings
+    if not told:
+        return [skipped(PERMISSIONS, f"the brokers do not tell what {principal} may do")]
+    if authorizer == "":
+        return [ok(PERMISSIONS, "the cluster has no authorizer: everybody may do everything")]
+    untold = len(needs) - len(told)
+    more = f"; {untold} cannot be told" if untold else ""
+    return [ok(PERMISSIONS, f"{principal} may do all {len(told)} things that a {role} needs{more}")]
+
+
+def _lack(need: Need, principal: str) -> Finding:
+    access = need.access
+    said = f"{principal} may not {access.operation} {access.target}: {need.lost}"
+    option = f"--{access.resource} {access.name}" if access.resource is not Resource.CLUSTER else "--cluster"
+    fix = f'grant it: kafka-acls --add --allow-principal "{principal}" --operation {access.operation} {option}'
+    if need.weight is Weight.VITAL:
+        return failed(PERMISSIONS, said, fix=fix)
+    return warning(PERMISSIONS, f"{said} does not work", fix=fix)

@@ -1,0 +1,69 @@
+"""`forebay doctor` and `forebay-worker doctor` as their users run them. Starts processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.worker_process import WRONG_CLOCK, clean_environment
+from harness.workers import TESTS
+
+SECONDS_MAX = 20.0
+"""What is promised for the worst case; every test here fails when it takes longer."""
+
+_MACHINE_SECONDS = 30.0
+"""What a busy machine may take for starting Python."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """What a doctor said."""
+
+    code: int
+    findings: tuple[dict[str, str | None], ...]
+    out: str
+    err: str
+
+    def status(self, check: str) -> str:
+        """Of a check with one finding."""
+        [finding] = self.of(check)
+        return str(finding["status"])
+
+    def of(self, check: str) -> list[dict[str, str | None]]:
+        """All findings of a check."""
+        return [finding for finding in self.findings if finding["check"] == check]
+
+    def text(self, check: str) -> str:
+        """What is said and what is to be done, of all findings of a check."""
+        return "\n".join(f"{finding['detail']} -> {finding['fix']}" for finding in self.of(check))
+
+    def wrong(self) -> dict[str, str]:
+        """The status of each check that is neither ok nor skipped."""
+        return {
+            str(finding["check"]): str(finding["status"])
+            for finding in self.findings
+            if finding["status"] not in ("ok", "skipped")
+        }
+
+
+def examine(package: str, settings: Mapping[str, str], *options: str, wall_ahead_seconds: float = 0.0) -> Examined:
+    """``package``: forebay_producer or forebay_worker. ``settings``: FOREBAY_ variables, and others."""
+    program = f"from {package}.cli import main; main()"
+    if wall_ahead_seconds:
+        program = WRONG_CLOCK.format(seconds=wall_ahead_seconds) + program
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "doctor", "--output", "json", *options],
+        env=clean_environment(settings),
+        cwd=TESTS,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX + _MACHINE_SECONDS,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    findings = tuple(json.loads(line) for line in done.stdout.splitlines()) if done.stdout.startswith("{") else ()
+    return Examined(code=done.returncode, findings=findings, out=done.stdout, err=done.stderr)

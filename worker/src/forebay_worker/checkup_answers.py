@@ -1,0 +1,109 @@
+"""What a doctor asks an OpenAI-compatible backend for, and what the answers mean. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from forebay_schemas.checkup import Finding, failed, named, ok, warning
+
+BACKEND: Final = "backend"
+
+_SHOWN_CHARACTERS: Final = 200
+_NO_SUCH_MODEL: Final = re.compile(r"(?is)model.*(not.?found|not exist|no such|unknown|not available)")
+_UNAUTHORIZED: Final = frozenset({401, 403})
+_OVERLOADED: Final = frozenset({429, 502, 503, 504, 529})
+# A server of embeddings has no chat, and a model without a chat template says so with 400.
+_NOT_THIS_PATH: Final = frozenset({400, 404, 405, 422, 501})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request for as little as there is. ``answer_field``: what an answer to it must hold a list under."""
+
+    path: str
+    payload: dict[str, Any]
+    answer_field: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """What came back. ``text``: its body, with nothing secret in it."""
+
+    status: int
+    text: str
+    seconds: float
+
+
+def calls_for(paths: Mapping[str, str], model: str | None) -> list[Call]:
+    """A chat completion of one token; where there is none a completion; where there is none either, an embedding.
+
+    ``paths``: by biz_type.
+    """
+    named_model = {} if model is None else {"model": model}
+    message = {"role": "user", "content": "ping"}
+    return [
+        Call(
+            path=paths["chat_completion"],
+            payload={**named_model, "messages": [message], "max_tokens": 1},
+            answer_field="choices",
+        ),
+        Call(
+            path=paths["completion"],
+            payload={**named_model, "prompt": "ping", "max_tokens": 1},
+            answer_field="choices",
+        ),
+        Call(path=paths["embedding"], payload={**named_model, "input": "ping"}, answer_field="data"),
+    ]
+
+
+def next_is_worth_it(answered: Answered, call: Call) -> bool:
+    """Whether another path may be what this backend serves."""
+    if answered.status == 200:
+        return not _is_answer(answered, call)
+    return answered.status in _NOT_THIS_PATH and not _lacks_model(answered)
+
+
+def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence[str], has_key: bool) -> Finding:
+    """What an answer means. ``models``: those that it lists."""
+    where = f"{url}{call.path}"
+    status, shown = answered.status, " ".join(answered.text[:_SHOWN_CHARACTERS].split())
+    model = call.payload.get("model")
+    if status == 200 and _is_answer(answered, call):
+        return ok(BACKEND, f"{where} answered in {answered.seconds:.3f} s, model {model or 'not named'}")
+    if status == 200:
+        fix = "correct FOREBAY_BACKEND_URL: it names the server of an OpenAI-compatible API, without /v1"
+        return failed(BACKEND, f"{where} answers, but with no {call.answer_field}: {shown}", fix=fix)
+    said = f"{where}: HTTP {status} {shown}".rstrip()
+    if status in _UNAUTHORIZED:
+        fix = "correct FOREBAY_BACKEND_API_KEY" if has_key else "set FOREBAY_BACKEND_API_KEY"
+        return failed(BACKEND, f"it refuses us: {said}", fix=fix)
+    if _lacks_model(answered):
+        fix = f"it serves {named(models)}; name one of them in requests (here: --model)" if models else "give --model"
+        return failed(BACKEND, f"it does not serve model {model or '(none was named)'}: {said}", fix=fix)
+    if status in _OVERLOADED:
+        fix = "it is overloaded or still loads its model; a worker waits for it, so look again"
+        return warning(BACKEND, f"it takes nothing now: {said}", fix=fix)
+    if status in (404, 405):
+        fix = "correct FOREBAY_BACKEND_URL (without /v1), or the path in FOREBAY_BIZ_PATHS"
+        return failed(BACKEND, f"no OpenAI-compatible API is there: {said}", fix=fix)
+    if status >= 500:
+        return failed(BACKEND, f"it fails: {said}", fix="look at the backend's own log")
+    fix = "look at what it says; --model names the model to ask for"
+    return failed(BACKEND, f"it refuses a plain request: {said}", fix=fix)
+
+
+def _lacks_model(answered: Answered) -> bool:
+    return answered.status in (400, 404, 422) and _NO_SUCH_MODEL.search(answered.text) is not None
+
+
+def _is_answer(answered: Answered, call: Call) -> bool:
+    try:
+        body = msgspec.json.decode(answered.text)
+    except msgspec.MsgspecError:
+        return False
+    return isinstance(body, dict) and isinstance(body.get(call.answer_field), list)
