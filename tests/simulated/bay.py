@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+from forebay_schemas.control import ControlAction, ControlOutcome
 from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
 from forebay_schemas.tiers import Tier
+from forebay_worker.assignment import Assignment
 from forebay_worker.commits import COMMIT_SECONDS
 from forebay_worker.credit import Credit
+from forebay_worker.fetcher import Fetched
 from forebay_worker.intake import Intake
 from forebay_worker.ownership import HandedOver, Source
 from forebay_worker.work import Work
@@ -27,6 +32,20 @@ class ManualCredit(Credit):
 
     def wait(self, seconds: float) -> None:
         self._clock.advance(seconds)
+
+
+class ManualFetcher:
+    """Keeps what it is asked for until a test answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Assignment, int, deque[Fetched]]] = []
+
+    def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None:
+        self.asked.append((assignment, offset, answers))
+
+    def answer(self, record: MemoryRecord | None) -> None:
+        assignment, offset, answers = self.asked.pop(0)
+        answers.append(Fetched(assignment, offset, record))
 
 
 class Bay:
@@ -62,6 +81,8 @@ class Bay:
         self.handed: list[Work] = []
         self.handed_at: list[float] = []
         self.handed_over: list[HandedOver] = []
+        self.fetcher = ManualFetcher()
+        self.answers: list[tuple[ControlAction, str, ControlOutcome]] = []
         self.intake = self.start()
 
     def start(self) -> Intake:
@@ -74,6 +95,8 @@ class Bay:
             deliver=self._deliver,
             hand_over=self.handed_over.append,
             peers=self.peers,
+            fetcher=self.fetcher,
+            answer=lambda *answer: self.answers.append(answer),
         )
 
     def _deliver(self, batch: list[Work]) -> None:

@@ -1,4 +1,4 @@
-"""A simulated consumer that follows one topic by assignment, without a group. Blocks in virtual time."""
+"""A simulated consumer that follows topics by assignment, without a group. Blocks in virtual time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulation.scheduler import Process, Thread
 
 
 class Follower:
-    """Reads one topic by assignment, without a group."""
+    """Reads topics by assignment, without a group."""
 
     def __init__(self, *, broker: Broker, process: Process) -> None:
         self._broker = broker
@@ -22,10 +22,12 @@ class Follower:
         self._thread: Thread | None = None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
+        self._positions.clear()
         for each in partitions:
             log = self._broker.log((each.topic, each.partition))
             self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
-            log.listeners.append(self._data_came)
+            if self._data_came not in log.listeners:
+                log.listeners.append(self._data_came)
 
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         self._ask(timeout)
@@ -62,6 +64,9 @@ class Follower:
             assert self._thread is not None
             self._thread.wait(end - self._scheduler.now)
             self._thread = None
+
+    def unassign(self) -> None:
+        self._positions.clear()
 
     def close(self) -> None:
         self._positions.clear()

@@ -181,7 +181,7 @@ class History:
             broker.create_topic(POOL.requests(tier), plan.partitions)
             broker.groups[POOL.group(tier)] = make_group(broker, POOL.group(tier), [POOL.requests(tier)])
         retries = [POOL.retry(tier, delay) for tier in plan.tiers for delay in RETRY_DELAYS_SECONDS]
-        for topic in (*retries, POOL.results, POOL.dead_letter, POOL.coordination):
+        for topic in (*retries, POOL.results, POOL.dead_letter, POOL.coordination, POOL.control):
             broker.create_topic(topic, 1)
         broker.groups[POOL.retry_group] = make_group(broker, POOL.retry_group, retries)
 

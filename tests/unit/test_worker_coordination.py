@@ -10,13 +10,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
+from forebay_schemas.control import Control, ControlAction, encode_control
 from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind, encode_notice
 from forebay_worker import coordination as coordination_module
 from forebay_worker.coordination import LOOK_BACK_MS, Coordination
 from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
 from simulated.works import POOL
 
-TOPIC = POOL.coordination
+TOPIC, CONTROL = POOL.coordination, POOL.control
+Key = tuple[str, int]
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
@@ -28,23 +30,25 @@ def _quiet() -> Iterator[None]:
 
 
 class MemoryTopic:
-    """A topic in memory and one follower of it, with the interface of confluent-kafka's Consumer."""
+    """A topic in memory, the control topic beside it, and one follower of both, with the interface of confluent-kafka's
+    Consumer."""
 
     def __init__(self, *, clock: ManualClock, partitions: int) -> None:
-        self.logs: list[list[MemoryRecord]] = [[] for _ in range(partitions)]
+        self.logs: dict[Key, list[MemoryRecord]] = {(TOPIC, number): [] for number in range(partitions)}
+        self.logs[CONTROL, 0] = []
         self.failing: deque[Exception] = deque()
         self.poll_failing: deque[Exception | KafkaError] = deque()
         self.partition_error: KafkaError | None = None
         self.metadata_asked = 0
         self.closed = False
         self._clock = clock
-        self._positions: list[int] | None = None
+        self._positions: dict[Key, int] | None = None
 
-    def append(self, notice: Notice | bytes | None, *, partition: int = 0) -> None:
-        log = self.logs[partition]
+    def append(self, notice: Notice | bytes | None, *, partition: int = 0, topic: str = TOPIC) -> None:
+        log = self.logs[topic, partition]
         log.append(
             MemoryRecord(
-                topic_name=TOPIC,
+                topic_name=topic,
                 partition_number=partition,
                 offset_number=len(log),
                 value_bytes=encode_notice(notice) if isinstance(notice, Notice) else notice,
@@ -53,39 +57,38 @@ class MemoryTopic:
         )
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        assert [each.partition for each in partitions] == list(range(len(self.logs)))
+        assert [(each.topic, each.partition) for each in partitions] == list(self.logs)
         assert all(each.offset >= 0 for each in partitions)
-        self._positions = [each.offset for each in partitions]
+        self._positions = {(each.topic, each.partition): each.offset for each in partitions}
 
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         self._ask(timeout)
         found = []
         for each in partitions:
-            log = self.logs[each.partition]
+            log = self.logs[each.topic, each.partition]
             offset = next((record.offset() for record in log if record.timestamp()[1] >= each.offset), -1)
             found.append(PartitionAnswer(each.topic, each.partition, offset, error=self.partition_error))
         return found  # type: ignore[return-value] # only confluent-kafka can set the error of its own
 
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         self._ask(timeout)
-        return 0, len(self.logs[partition.partition])
+        return 0, len(self.logs[partition.topic, partition.partition])
 
     def list_topics(self, topic: str, timeout: float) -> None:
-        assert topic == TOPIC
         assert timeout > 0
-        self.metadata_asked += 1
+        self.metadata_asked += topic == TOPIC
 
     def poll(self, timeout: float) -> MemoryRecord | None:
         assert self._positions is not None, "polled before it was assigned"
-        for partition, log in enumerate(self.logs):
-            position = self._positions[partition]
+        for (topic, partition), log in self.logs.items():
+            position = self._positions[topic, partition]
             if position < len(log):
-                self._positions[partition] += 1
+                self._positions[topic, partition] += 1
                 failing = self.poll_failing.popleft() if self.poll_failing else None
                 if isinstance(failing, Exception):
                     raise failing
                 if failing is not None:
-                    return MemoryRecord(topic_name=TOPIC, partition_number=partition, failure=failing)
+                    return MemoryRecord(topic_name=topic, partition_number=partition, failure=failing)
                 return log[position]
         self._clock.advance(timeout)
         return None
@@ -106,14 +109,17 @@ class Post:
         self.clock = ManualClock()
         self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
         self.heard: list[Notice] = []
+        self.controls: list[tuple[Control, int]] = []
         self.sent: list[tuple[Notice, Callable[[bool], None]]] = []
         self.coordination = Coordination(
             consumer=self.topic,
             topic=TOPIC,
-            partitions=partitions,
+            control_topic=CONTROL,
+            partitions={TOPIC: partitions, CONTROL: 1},
             worker_id="w-1",
             clock=self.clock,
             hear=self.heard.append,
+            hear_control=lambda control, stamped_ms: self.controls.append((control, stamped_ms)),
             send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
         )
 
@@ -251,6 +257,25 @@ def test_a_later_moment_is_asked_for_anew() -> None:
     post.step(2)
     assert post.has_heard_until(second)
     assert post.offsets() == [0, 1, 2]
+
+
+def cancels(request_id: str) -> bytes:
+    return encode_control(Control(action=ControlAction.CANCEL, request_id=request_id, at=0, by="me"))
+
+
+def test_what_was_asked_for_is_heard_however_long_ago_and_before_a_partition_is_opened() -> None:
+    post = Post()
+    post.topic.append(cancels("r-1"), topic=CONTROL)
+    stamped_ms = post.clock.wall_ms()
+    post.clock.advance(LOOK_BACK_MS / 1000 + 60)
+    post.topic.append(b"no control", topic=CONTROL)
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.step()
+    assert not post.has_heard_until(moment)
+    post.step()
+    assert post.has_heard_until(moment)
+    assert [(each.request_id, at) for each, at in post.controls] == [("r-1", stamped_ms)]
 
 
 # What fails is tried again

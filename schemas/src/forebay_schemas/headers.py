@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
+from forebay_schemas.tiers import TIERS, Tier
 
 ATTEMPT: Final = "forebay-attempt"
 FIRST_ENQUEUED_AT: Final = "forebay-first-enqueued-at"
@@ -24,6 +25,8 @@ REPLAY_OF: Final = "forebay-replay-of"
 """Which dead letter a record is the replay of, as ``topic id/partition/offset``. There is one such replay of each."""
 
 WORKER: Final = "forebay-worker"
+EXPEDITED_FROM: Final = "forebay-expedited-from"
+EXPEDITED_TIER: Final = "forebay-expedited-tier"
 TRACEPARENT: Final = "traceparent"
 CONTENT_TYPE: Final = "content-type"
 
@@ -79,6 +82,7 @@ class History(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     - ``not_before``: epoch milliseconds before which it is not to run.
     - ``tenant``: whose request it is, printable.
     - ``replay_count``: how many times it came back from the dead letters.
+    - ``expedited_tier``: the tier it was moved to the high one from; its default deadline goes on to count.
     - ``traceparent``, ``content_type``: as the headers of these names have them.
     """
 
@@ -87,6 +91,7 @@ class History(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     not_before: int | None = None
     tenant: str | None = None
     replay_count: int = 0
+    expedited_tier: Tier | None = None
     traceparent: str | None = None
     content_type: str | None = None
 
@@ -108,6 +113,7 @@ def read_history(headers: Iterable[Header] | None) -> History:
         not_before=_epoch_ms(last.get(NOT_BEFORE)),
         tenant=_text(last.get(TENANT)),
         replay_count=_integer(last.get(REPLAY_COUNT)) or 0,
+        expedited_tier=_tier(last.get(EXPEDITED_TIER)),
         traceparent=_text(last.get(TRACEPARENT)),
         content_type=_text(last.get(CONTENT_TYPE)),
     )
@@ -135,6 +141,11 @@ def _text(value: bytes | None) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if text.isprintable() else None
+
+
+def _tier(value: bytes | None) -> Tier | None:
+    text = _text(value)
+    return Tier(text) if text in TIERS else None
 
 
 def _integer(value: bytes | None) -> int | None:

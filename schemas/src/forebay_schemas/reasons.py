@@ -59,6 +59,13 @@ class Reason(Enum):
         "More urgent requests waited too long, and this one was predicted to miss its deadline behind them.",
         "Submit it again when the load is over, with a longer deadline or a higher tier, or add capacity.",
     )
+    CANCELLED = (
+        "cancelled",
+        Status.CANCELLED,
+        False,
+        "Somebody asked for its end, with forebay cancel or the client library.",
+        "Nothing; if that was a mistake, submit it again under a new id.",
+    )
     BACKEND_TIMEOUT = (
         "backend_timeout",
         Status.FAILED,

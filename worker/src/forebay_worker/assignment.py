@@ -86,6 +86,7 @@ class Assignment:
         "_handed_over",
         "_leases",
         "_presumed",
+        "_taken",
         "assigned_at",
         "claims",
         "credit",
@@ -131,6 +132,7 @@ class Assignment:
         # Nobody says that these still run, so a worker died while it ran them.
         self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
         self._presumed = {offset for offset, _ in metadata.running}
+        self._taken: set[int] = set()
         self._handed_over = dict(metadata.handed_over)
         self._leases = dict.fromkeys(self._handed_over, now + LEASE_SECONDS)
 
@@ -138,7 +140,24 @@ class Assignment:
         """Notes that a record arrived and says what to do with it."""
         if not self.offsets.receive(offset):
             return Verdict.SKIP
+        if self._taken and offset in self._taken:
+            self._taken.remove(offset)
+            return Verdict.SKIP
         return Verdict.WITHHOLD if offset in self._handed_over else Verdict.RUN
+
+    def is_unread(self, offset: int) -> bool:
+        """Whether nobody has anything to do with an offset yet: not received, not finished, not withheld, not taken."""
+        next_offset = self.offsets.next_offset
+        return (
+            (next_offset is None or offset >= next_offset)
+            and not self.offsets.is_finished(offset)
+            and offset not in self._handed_over
+            and offset not in self._taken
+        )
+
+    def take_unread(self, offset: int) -> None:
+        """Its record was handed on before its turn: when it is received it is skipped."""
+        self._taken.add(offset)
 
     def crashes_of(self, offset: int) -> int:
         """How many workers died while they ran this offset."""
@@ -155,6 +174,8 @@ class Assignment:
                 self._crashes.pop(offset, None)
             if self._handed_over:
                 self._handed_over.pop(offset, None)
+            if self._taken:
+                self._taken.discard(offset)
 
     def heed(self, notice: Notice, now: float) -> None:
         """Takes in what a former owner says of the offsets it still runs or ran."""

@@ -24,8 +24,8 @@ class Cluster:
         self._worker_id = worker_id
         self._principal = connection.principal
 
-    def require_usable(self) -> int:
-        """Returns the number of partitions of the coordination topic.
+    def require_usable(self) -> dict[str, int]:
+        """Returns the number of partitions of each topic.
 
         Raises ``TopicMissingError``; ``DeniedError`` with everything that the ACLs lack; and what keeps it from being
         asked at all: ``AuthenticationFailedError``, ``TlsFailedError``, ``BrokerUnreachableError``.
@@ -33,14 +33,15 @@ class Cluster:
         pool = self._pool
         admin = make_admin(self._connection, client_id=self._worker_id)
         topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
-        found = require_topics(admin, [*topics, pool.coordination], connection=self._connection, pool=pool.name)
+        topics += [pool.coordination, pool.control]
+        found = require_topics(admin, topics, connection=self._connection, pool=pool.name)
         try:
             lacking = missing(admin, worker_needs(pool))
         except KafkaException as error:
             raise as_forebay_error(error.args[0], connection=self._connection, doing="asking what is allowed") from None
         if lacking:
             raise denied_error(*lacking, principal=self._principal, doing="starting")
-        return found[pool.coordination]
+        return found
 
     def explain_writing(self, error: KafkaError, topic: str) -> str:
         """Why a record could not be written."""

@@ -1,4 +1,5 @@
 """The coordination topic: reads what other workers say and says what must be durable before a partition is let go of.
+The control topic is read beside it, so that both have been heard when a partition is opened.
 
 A thread of its own owns the consumer and runs `step`; `tell` is called by the intakes' threads.
 """
@@ -6,7 +7,7 @@ A thread of its own owns the consumer and runs `step`; `tell` is called by the i
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.control import Control, decode_control
 from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, decode_notice
 from forebay_worker.work import Record
 
@@ -39,13 +41,17 @@ class FollowingConsumer(Protocol):
     def close(self) -> None: ...
 
 
+_Key = tuple[str, int]
+
 Send = Callable[[Notice, Callable[[bool], None]], None]
 
 
 class Coordination:
-    """Follows the topic from ten minutes ago on: as far back as it reaches.
+    """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
+    beginning.
 
-    ``hear`` is given each notice. ``send`` produces one and calls back with whether it was delivered.
+    ``hear`` is given each notice, ``hear_control`` each control and the broker's stamp on it (epoch milliseconds).
+    ``send`` produces a notice and calls back with whether it was delivered.
     """
 
     def __init__(
@@ -53,23 +59,30 @@ class Coordination:
         *,
         consumer: FollowingConsumer,
         topic: str,
-        partitions: int,
+        control_topic: str,
+        partitions: Mapping[str, int],
         worker_id: str,
         clock: Clock,
         hear: Callable[[Notice], None],
+        hear_control: Callable[[Control, int], None],
         send: Send,
     ) -> None:
         self.worker_id = worker_id
         self._consumer = consumer
-        self._partitions = [TopicPartition(topic, number) for number in range(partitions)]
+        self._topic = topic
+        self._control_topic = control_topic
+        self._keys: list[_Key] = [
+            (each, number) for each in (topic, control_topic) for number in range(partitions[each])
+        ]
         self._clock = clock
         self._hear = hear
+        self._hear_control = hear_control
         self._send = send
         self._is_assigned = False
-        self._read_to: list[int] | None = None
-        self._first_ends: list[int] = []
+        self._read_to: dict[_Key, int] | None = None
+        self._first_ends: dict[_Key, int] = {}
         self._wanted_until = float("-inf")
-        self._ends: list[int] | None = None
+        self._ends: dict[_Key, int] | None = None
         self._asked_at = 0.0
         self.heard_until = float("-inf")
         self.heartbeat = clock.monotonic()
@@ -125,7 +138,12 @@ class Coordination:
         if failure is not None:
             raise KafkaException(failure)  # it can stand where records were
         assert self._read_to is not None
-        self._read_to[record.partition()] = record.offset() + 1
+        self._read_to[record.topic(), record.partition()] = record.offset() + 1
+        if record.topic() == self._control_topic:
+            control = decode_control(record.value())
+            if control is not None:
+                self._hear_control(control, int(record.timestamp()[1]))
+            return
         notice = decode_notice(record.value() or b"")
         if notice is not None and (notice.kind in LASTING_KINDS or not self._is_old(record)):
             self._hear(notice)
@@ -133,37 +151,45 @@ class Coordination:
     def _is_old(self, record: Record) -> bool:
         """Whether it was said long before this worker began to listen. What is said since then is heard at once."""
         age_ms = self._clock.wall_ms() - int(record.timestamp()[1])
-        return record.offset() < self._first_ends[record.partition()] and age_ms > LEASE_SECONDS * 1000
+        key = (record.topic(), record.partition())
+        return record.offset() < self._first_ends[key] and age_ms > LEASE_SECONDS * 1000
 
     def _assign(self) -> None:
         """Reads on where it was, or, to begin with, from as far back as means something."""
         if self._read_to is None:
             self._read_to = self._starts()
-        starts = zip(self._partitions, self._read_to, strict=True)
-        self._consumer.assign([TopicPartition(each.topic, each.partition, start) for each, start in starts])
+        self._consumer.assign([TopicPartition(*key, start) for key, start in self._read_to.items()])
         self._is_assigned = True
 
-    def _starts(self) -> list[int]:
+    def _starts(self) -> dict[_Key, int]:
         since = self._clock.wall_ms() - LOOK_BACK_MS
-        wanted = [TopicPartition(each.topic, each.partition, since) for each in self._partitions]
+        wanted = [TopicPartition(*key, since) for key in self._keys if key[0] == self._topic]
         found = self._consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
         for each in found:
             if each.error is not None:
                 raise KafkaException(each.error)
-        ends = self._first_ends = self._end_offsets()
-        # Where nothing is as young as that, the client says so by an offset that is none.
-        return [each.offset if each.offset >= 0 else end for each, end in zip(found, ends, strict=True)]
+        bounds = {key: self._bounds(key) for key in self._keys}
+        self._first_ends = {key: end for key, (_, end) in bounds.items()}
+        starts = {key: first for key, (first, _) in bounds.items()}
+        for each in found:
+            key = (each.topic, each.partition)
+            # Where nothing is as young as that, the client says so by an offset that is none.
+            starts[key] = each.offset if each.offset >= 0 else self._first_ends[key]
+        return starts
 
     def _refresh_leaders(self) -> None:
         """Asking for offsets goes on at a leader that is gone (librdkafka 2.16, seen) until metadata is asked for."""
-        with suppress(KafkaException):
-            self._consumer.list_topics(self._partitions[0].topic, timeout=BROKER_TIMEOUT_SECONDS)
+        for topic in (self._topic, self._control_topic):
+            with suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=BROKER_TIMEOUT_SECONDS)
 
-    def _end_offsets(self) -> list[int]:
-        return [
-            self._consumer.get_watermark_offsets(each, timeout=BROKER_TIMEOUT_SECONDS)[1] for each in self._partitions
-        ]
+    def _bounds(self, key: _Key) -> tuple[int, int]:
+        first, end = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=BROKER_TIMEOUT_SECONDS)
+        return first, end
 
-    def _has_reached(self, ends: list[int]) -> bool:
+    def _end_offsets(self) -> dict[_Key, int]:
+        return {key: self._bounds(key)[1] for key in self._keys}
+
+    def _has_reached(self, ends: dict[_Key, int]) -> bool:
         assert self._read_to is not None
-        return all(read_to >= end for read_to, end in zip(self._read_to, ends, strict=True))
+        return all(self._read_to[key] >= end for key, end in ends.items())

@@ -1,4 +1,4 @@
-"""The records that carry a request on after a failure, to a retry topic or to the dead letters. Pure.
+"""The records that carry a request on, to a retry topic, to the dead letters or to the high tier. Pure.
 
 Key, value and foreign headers go on as the bytes that came. Our own headers replace one of the same name, so the
 twentieth failure is no bigger than the first.
@@ -87,6 +87,19 @@ def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> 
     return OutRecord(
         topic=topic, key=record.key(), value=record.value(), headers=replace_headers(record_headers(record), ours)
     )
+
+
+def expedited_record(work: Work, *, topic: str) -> OutRecord:
+    """The record that carries a request on to the high tier: it runs at once there, with the deadline that it had."""
+    record = work.record
+    ours = {
+        h.ATTEMPT: str(work.attempt),
+        h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
+        h.EXPEDITED_FROM: f"{record.topic()}:{record.partition()}:{record.offset()}",
+        h.EXPEDITED_TIER: work.tier.value,
+    }
+    kept = [header for header in record_headers(record) if header[0] != h.NOT_BEFORE]
+    return OutRecord(topic=topic, key=record.key(), value=record.value(), headers=replace_headers(kept, ours))
 
 
 def without_content(letter: OutRecord) -> OutRecord:

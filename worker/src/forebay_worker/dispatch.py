@@ -6,16 +6,19 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 import structlog
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.breaker import Breaker, BreakerState
+from forebay_worker.controls import RECENT_MS, Controls
 from forebay_worker.estimates import Estimates
 from forebay_worker.lanes import Lanes, cost_bytes
 from forebay_worker.lookahead import Lookahead
@@ -47,6 +50,9 @@ SUSPENDED_SECONDS = 5.0
 RECOVERY_SECONDS = 0.5
 """A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
 its consumers get a moment to learn it before anything starts."""
+
+SECOND_LOOK_SECONDS = 1.0
+"""A request that is not found may be just ending: then its outcome is known so much later."""
 
 _DRAINING = Limitation("draining", 1, 0)
 
@@ -84,6 +90,9 @@ class Dispatcher:
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
         self.stopping = False
+        self.controls = Controls()
+        self._second_looks: deque[tuple[float, Control]] = deque()
+        reporter.on_expedite_refused = self._expedite_refused
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
@@ -124,6 +133,10 @@ class Dispatcher:
             return partial(reporter.rejected, work, Reason.UNDECODABLE, str(work.problem))
         if reporter.is_known(work, now):
             return partial(reporter.skip_duplicate, work)
+        if self.controls.entries:
+            end = self._end_by_control(work, now_ms)
+            if end is not None:
+                return end
         if work.crashes >= CRASHES_MAX:
             error = f"{work.crashes} workers died while they ran it"
             failure = Failure(reason=Reason.WORKER_CRASHED, error=error)
@@ -131,6 +144,58 @@ class Dispatcher:
         if work.deadline_ms <= now_ms:
             return partial(reporter.expired, work, Reason.DEADLINE_PASSED_WAITING)
         return None
+
+    def _end_by_control(self, work: Work, now_ms: int) -> Callable[[], None] | None:
+        """How a request ends here that somebody wants something of; None when it is to go on waiting."""
+        wanted = self.controls.wanted(work)
+        if wanted is ControlAction.CANCEL:
+            return partial(self._reporter.cancelled, work)
+        if wanted is ControlAction.EXPEDITE and work.deadline_ms > now_ms:
+            return partial(self._reporter.expedite, work)
+        return None
+
+    def _is_cancelled(self, work: Work) -> bool:
+        return bool(self.controls.entries) and self.controls.wanted(work) is ControlAction.CANCEL
+
+    def _heed_controls(self, now: float) -> None:
+        """Does what was asked for since the last look to what waits here; what runs and is cancelled is `overdue`."""
+        fresh = self.controls.take_fresh()
+        if fresh:
+            self._control_waiting({control.request_id for control, _ in fresh})
+            self._answer_fresh(fresh, now)
+        while self._second_looks and self._second_looks[0][0] <= now:
+            control = self._second_looks.popleft()[1]
+            if self._reporter.is_known_id(control.request_id, now):
+                self._reporter.answer_control(control.action, control.request_id, ControlOutcome.FINISHED)
+
+    def _control_waiting(self, request_ids: set[str]) -> None:
+        now_ms = self._clock.wall_ms()
+        for work in self.lanes.having(request_ids):
+            end = self._end_by_control(work, now_ms)
+            if end is None:
+                continue
+            self.lanes.remove(work)
+            if work.assignment.claims.claim(work.offset):
+                end()
+
+    def _answer_fresh(self, fresh: list[tuple[Control, int]], now: float) -> None:
+        """Says of what needs nothing to be done why it needs nothing, where somebody may wait for it."""
+        recent_ms = self._clock.wall_ms() - RECENT_MS
+        expedites = {each.request_id for each, stamped_ms in fresh if stamped_ms >= recent_ms}
+        running = {work.request_id: work for work in self.running.values() if work.request_id in expedites}
+        for control, stamped_ms in fresh:
+            if stamped_ms < recent_ms:
+                continue
+            work = running.get(control.request_id)
+            if work is None:
+                self._second_looks.append((now + SECOND_LOOK_SECONDS, control))
+            elif control.action is ControlAction.EXPEDITE:
+                self._reporter.answer_control(control.action, control.request_id, ControlOutcome.RUNNING)
+
+    def _expedite_refused(self, work: Work) -> None:
+        self.controls.give_up_expedite(work.request_id or "")
+        self._predict(work, self._clock.monotonic())
+        self._back_to_lane(work)
 
     def take(self) -> Work | None:
         """The request to start now, claimed; None when nothing waits or nothing may start.
@@ -206,6 +271,8 @@ class Dispatcher:
         if answer.output_tokens is not None:
             self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=answer.output_tokens)
         self._reporter.completed(work, answer, service_seconds=service_seconds)
+        if self._is_cancelled(work):
+            self._reporter.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.FINISHED)
         self._backend_lives(now)
 
     def failed(self, work: Work, failure: Failure) -> None:
@@ -225,7 +292,10 @@ class Dispatcher:
         """The execution was cancelled: at its deadline, or because the worker stops and gives the request back."""
         now = self._end(work, None)
         self.breaker.ended(now, started=work.started)
-        if deadline_passed:
+        if deadline_passed and self._is_cancelled(work):
+            self.lookahead.ended()
+            self._reporter.cancelled(work, service_seconds=now - work.started)
+        elif deadline_passed:
             self._dropped += 1
             self.lookahead.ended()
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
@@ -242,6 +312,7 @@ class Dispatcher:
             self._sweep_at = now + SWEEP_SECONDS
             self._sweep_lanes(now)
             self.lookahead.allow_all()
+        self._heed_controls(now)
         self._release_suspect(now)
         if now >= self._pace_at:
             self._pace_at = now + PACING_SECONDS
@@ -296,9 +367,9 @@ class Dispatcher:
         return now < self._recovered_at
 
     def overdue(self) -> list[Work]:
-        """The running requests whose deadline has passed: the executor cancels them."""
+        """The running requests whose deadline has passed, or that are cancelled: the executor gives them up."""
         now_ms = self._clock.wall_ms()
-        return [work for work in self.running.values() if work.deadline_ms <= now_ms]
+        return [work for work in self.running.values() if work.deadline_ms <= now_ms or self._is_cancelled(work)]
 
     def _end(self, work: Work, answer: Answer | None) -> float:
         now = self._clock.monotonic()
@@ -396,6 +467,9 @@ class Dispatcher:
             return
         assert work.request is not None
         service_seconds = now - work.started
+        if self._is_cancelled(work):
+            self._reporter.cancelled(work, service_seconds=service_seconds)
+            return
         plan = plan_after_failure(
             attempt=work.attempt,
             attempts_max=work.request.max_attempts or self._attempts_max,
@@ -412,6 +486,10 @@ class Dispatcher:
             self._reporter.failed(work, failure, service_seconds=service_seconds)
 
     def _back_to_lane(self, work: Work) -> None:
+        end = self._end_by_control(work, self._clock.wall_ms()) if self.controls.entries else None
+        if end is not None:
+            end()
+            return
         work.assignment.claims.release(work.offset)
         if work.assignment.claims.is_open:
             self.lanes.push(work, self._clock.monotonic())

@@ -4,6 +4,7 @@ partition may still run, one whose schema is not known yet. Pure; the consumer's
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 from forebay_worker.assignment import Assignment
@@ -53,6 +54,19 @@ class Held:
             if work.assignment.claims.is_open:
                 taken.append(work)
         return taken
+
+    def take_early(self, is_wanted: Callable[[Work], bool]) -> list[Work]:
+        """The retries that are wanted, whether they are due or not."""
+        taken: list[tuple[float, int, Work]] = []
+        kept: list[tuple[float, int, Work]] = []
+        for entry in self._due:
+            (taken if is_wanted(entry[-1]) else kept).append(entry)
+        if taken:
+            heapq.heapify(kept)
+            self._due = kept
+        for _, _, work in taken:
+            self._count(work, -1)
+        return [work for _, _, work in taken]
 
     def take_released(self, assignment: Assignment) -> list[Work]:
         """The withheld requests of a partition that may run after all; those finished elsewhere are dropped."""

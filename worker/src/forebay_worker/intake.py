@@ -14,18 +14,21 @@ import structlog
 from confluent_kafka import KafkaError
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.control import ControlAction, ControlOutcome
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope import deadline_ms, priority_in
 from forebay_schemas.envelope_reader import EnvelopeReader, SchemaPendingError
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history, record_headers
+from forebay_schemas.tiers import DEFAULT_PRIORITY
 from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.commits import Commits
 from forebay_worker.credit import Credit
 from forebay_worker.held import Held
 from forebay_worker.lanes import cost_bytes
-from forebay_worker.ownership import HandedOver, Ownership, Source
+from forebay_worker.ownership import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
 from forebay_worker.ports import KafkaConsumer, OnCommit, Peers
+from forebay_worker.unread import Fetches, Heard, Unread
 from forebay_worker.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
@@ -42,7 +45,8 @@ log = structlog.get_logger("forebay.intake")
 
 
 class Intake:
-    """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left.
+    """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left,
+    ``answer`` tells who asked for a cancel or an expedite what became of it.
 
     ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
     ``explain`` says in words what is wrong with reading a topic, or with the group.
@@ -59,6 +63,8 @@ class Intake:
         deliver: Callable[[list[Work]], None],
         hand_over: Callable[[HandedOver], None],
         peers: Peers,
+        fetcher: Fetches,
+        answer: Callable[[ControlAction, str, ControlOutcome], None],
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
         self.name = name
@@ -83,11 +89,24 @@ class Intake:
             forget=self._held.drop,
             explain=explain,
         )
+        self._unread = Unread(
+            topics=[source.topic for source in sources],
+            fetcher=fetcher,
+            make_work=self._work,
+            # Each costs room in the commit until all before it are finished.
+            may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < METADATA_BYTES_NEARLY_FULL // 2,
+            answer=answer,
+        )
 
     @property
     def heard(self) -> deque[Notice]:
         """Where notices for this intake are put, from any thread."""
         return self._ownership.heard
+
+    @property
+    def heard_controls(self) -> deque[Heard]:
+        """Where cancels and expedites for this intake are put, from any thread."""
+        return self._unread.heard
 
     @property
     def commits(self) -> Commits:
@@ -153,6 +172,7 @@ class Intake:
             heard_until = self._peers.heard_until  # looked at first: what came until then is heeded in this step
             self._ownership.step(now)
             self._release_held(now, heard_until)
+            self._heed_controls()
             self._note_fullness(now)
             self._ownership.adjust_pauses(self._is_blocked)
             self._take(now)
@@ -242,6 +262,14 @@ class Intake:
         elif verdict is Verdict.RUN:
             self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
 
+    def _heed_controls(self) -> None:
+        """Hands on, out of turn, what somebody wants something of: dispatch does it."""
+        found: list[Work] = []
+        try:
+            self._unread.step(self._ownership.assignments, self._held, found)
+        finally:
+            self._send(found)  # nobody else knows of it any more
+
     def _wait_seconds(self, work: Work) -> float:
         """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
         not_before = work.history.not_before
@@ -319,7 +347,13 @@ class Intake:
             return True
         work.request = request
         work.priority = priority_in(request, tier=work.tier)
-        work.deadline_ms = deadline_ms(request, tier=work.tier, first_enqueued_at=work.first_enqueued_at)
+        tier = work.history.expedited_tier
+        if tier is None:
+            tier = work.tier
+        else:
+            # Behind all others of the high tier it would not be expedited.
+            work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
+        work.deadline_ms = deadline_ms(request, tier=tier, first_enqueued_at=work.first_enqueued_at)
         return True
 
     # What goes wrong.

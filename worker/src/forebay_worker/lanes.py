@@ -9,7 +9,7 @@ is rebuilt when half of it is dead.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 
 from forebay_schemas.tiers import TIERS, Tier
@@ -156,6 +156,10 @@ class Lane:
         """All that waits, in no order: urgency, number and request."""
         return ((urgency(self._order, work, number), number, work) for number, work in self._waiting.items())
 
+    def having(self, request_ids: Container[str]) -> list[Work]:
+        """The requests of these ids. O(n)."""
+        return [work for work in self._waiting.values() if work.request_id in request_ids]
+
     @property
     def oldest_enqueued_at(self) -> int | None:
         """When the oldest was first enqueued, in epoch milliseconds; None while nothing waits. O(n)."""
@@ -280,6 +284,10 @@ class Lanes:
     def remove(self, work: Work) -> None:
         """Takes out one request, wherever it stands. Raises KeyError when it does not wait."""
         self._lanes[work.assignment.tier].remove(work)
+
+    def having(self, request_ids: Container[str]) -> list[Work]:
+        """The waiting requests of these ids; they go on waiting. O(n)."""
+        return [work for lane in self._ordered for work in lane.having(request_ids)]
 
     def remove_expired(self, now_ms: int) -> list[Work]:
         """Takes out every request whose deadline has passed."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from forebay_schemas.control import ControlAction, ControlOutcome
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.signals.readings import EngineReading, GpuReading
@@ -53,6 +54,16 @@ def _histograms() -> dict[Tier, Histogram]:
     return {tier: Histogram() for tier in TIERS}
 
 
+def _controls() -> dict[tuple[ControlAction, ControlOutcome], int]:
+    cancel = dict.fromkeys((ControlOutcome.CANCELLED, ControlOutcome.FINISHED), 0)
+    expedite = dict.fromkeys((each for each in ControlOutcome if each is not ControlOutcome.CANCELLED), 0)
+    return {
+        (action, outcome): number
+        for action, outcomes in ((ControlAction.CANCEL, cancel), (ControlAction.EXPEDITE, expedite))
+        for outcome, number in outcomes.items()
+    }
+
+
 @dataclass(slots=True, kw_only=True)
 class Stats:
     """What the event loop's thread counts."""
@@ -62,6 +73,7 @@ class Stats:
     retries: dict[Tier, int] = field(default_factory=_per_tier)
     duplicates: dict[Tier, int] = field(default_factory=_per_tier)
     outcomes: dict[tuple[Tier, Reason], int] = field(default_factory=dict)
+    controls: dict[tuple[ControlAction, ControlOutcome], int] = field(default_factory=_controls)
     queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     backend_failures: int = 0
@@ -156,7 +168,12 @@ class Collector:
         outcomes = CounterMetricFamily("forebay_outcomes", "Requests that ended", labels=["tier", "status", "reason"])
         for (tier, reason), number in sorted(stats.outcomes.items(), key=lambda item: (item[0][0], item[0][1].code)):
             outcomes.add_metric([tier, reason.status, reason.code], number)
-        yield from (received, started, retries, duplicates, outcomes)
+        controls = CounterMetricFamily(
+            "forebay_controls", "Answers to cancels and expedites", labels=["action", "outcome"]
+        )
+        for (action, outcome), number in sorted(stats.controls.copy().items()):
+            controls.add_metric([action, outcome], number)
+        yield from (received, started, retries, duplicates, outcomes, controls)
         yield CounterMetricFamily(
             "forebay_backend_failures",
             "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529",

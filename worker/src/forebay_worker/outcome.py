@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.control import ControlAction, Controlled, ControlOutcome, encode_controlled
 from forebay_schemas.coordination import Notice, encode_clock_probe, encode_notice
 from forebay_schemas.headers import REASON
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason
@@ -21,7 +22,7 @@ from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import LATER_BYTES_MAX, Pool
 from forebay_worker.broker_clock import Acknowledged
-from forebay_worker.dead_letters import OutRecord, dead_letter, retry_record, without_content
+from forebay_worker.dead_letters import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.known import KnownOutcomes
 from forebay_worker.metrics import Stats
 from forebay_worker.work import Answer, Failure, Work
@@ -92,6 +93,7 @@ class Reporter:
         self._producer = producer
         self._pool = pool
         self._results_topic = pool.results
+        self._high_topic = pool.requests(Tier.HIGH)
         self._worker_id = worker_id
         self._clock = clock
         self._stats = stats
@@ -109,6 +111,8 @@ class Reporter:
         self._last_delivery = clock.monotonic()
         self.undelivered_records = 0
         self.undelivered_bytes = 0
+        self.on_expedite_refused: Callable[[Work], None] = lambda _: None
+        """Given a request that Kafka does not take into the high tier: nothing of it is finished."""
         self.fatal: str | None = None
         """Why the producer can never deliver anything again; None while it can."""
 
@@ -183,10 +187,40 @@ class Reporter:
         not_before = self._clock.wall_ms() + delay_seconds * 1000
         self._produce(work, retry_record(work, topic=topic, not_before=not_before, reason=failure.reason))
 
+    def cancelled(self, work: Work, *, service_seconds: float | None = None) -> None:
+        """Somebody asked for its end."""
+        self._end(work, Reason.CANCELLED, "cancelled on request", service_seconds, dead=False)
+        self.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.CANCELLED)
+
+    def expedite(self, work: Work) -> None:
+        """The request goes on in the high tier: finished here when it lies there."""
+        work.awaiting = 1
+        self._produce(work, expedited_record(work, topic=self._high_topic))
+
+    def answer_control(
+        self, action: ControlAction, request_id: str, outcome: ControlOutcome, *, place: Any = None
+    ) -> None:
+        """Tells whoever asked for it what was done, once. ``place``: the delivered record."""
+        self._stats.controls[action, outcome] += 1
+        answer = Controlled(
+            worker=self._worker_id,
+            action=action,
+            request_id=request_id,
+            outcome=outcome,
+            topic=None if place is None else place.topic(),
+            partition=None if place is None else place.partition(),
+            offset=None if place is None else place.offset(),
+        )
+        self._tell(encode_controlled(answer), lambda _: None)
+
     def is_known(self, work: Work, now: float) -> bool:
         """Whether this worker has reported an outcome of the same request."""
         assert work.request is not None
         return self._known.has(work.request.request_id, work.history.replay_count, now)
+
+    def is_known_id(self, request_id: str, now: float) -> bool:
+        """Whether this worker has reported an outcome of the request as it was submitted."""
+        return self._known.has(request_id, 0, now)
 
     def skip_duplicate(self, work: Work) -> None:
         """The request has its outcome already: its record is finished without another."""
@@ -336,6 +370,9 @@ class Reporter:
     def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, message: Any) -> None:
         if error is None:
             self._delivered(work, message, record.value, is_result=False)
+            if record.topic == self._high_topic:
+                outcome = ControlOutcome.EXPEDITED
+                self.answer_control(ControlAction.EXPEDITE, work.request_id or "", outcome, place=message)
         else:
             self._later(work, record, error)
 
@@ -363,6 +400,12 @@ class Reporter:
         code = cause.code() if isinstance(cause, KafkaError) else None
         if isinstance(cause, KafkaError) and cause.fatal():
             self.fatal = cause.str()
+        if record.topic == self._high_topic and (code in _TOO_LARGE or code in _REFUSED_FOR_GOOD):
+            log.error("not taken into the high tier", topic=record.topic, offset=work.offset, error=str(cause))
+            self._uncount(record.value)
+            self.answer_control(ControlAction.EXPEDITE, work.request_id or "", ControlOutcome.REFUSED)
+            self.on_expedite_refused(work)
+            return
         if code in _TOO_LARGE and record.size_bytes > SMALL_RECORD_BYTES:
             self._uncount(record.value)
             self._without_size(work, record)

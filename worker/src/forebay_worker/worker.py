@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, Producer
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.coordination import Notice
 from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import ExitCode, KafkaFailedError
@@ -31,9 +32,11 @@ from forebay_worker.assembly import make_gate, make_lanes
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.cluster import Cluster
+from forebay_worker.controls import RECENT_MS
 from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
+from forebay_worker.fetcher import Fetcher, FetchingConsumer
 from forebay_worker.handover import HandOvers
 from forebay_worker.intake import Intake
 from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
@@ -48,6 +51,7 @@ from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
 from forebay_worker.status import limitation, pacing_status, running_status, shown, tiers_status
+from forebay_worker.unread import Heard
 from forebay_worker.work import Work
 
 TICK_SECONDS = 0.02
@@ -57,6 +61,8 @@ BROKER_TIME_SECONDS_MAX = 2.0
 
 STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
+
+FETCH_BYTES = 64 * 1024
 
 HEARTBEAT_SECONDS_MAX = 30.0
 FROZEN_SECONDS = 50.0
@@ -98,7 +104,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.set)
-        self._coordination_partitions = await asyncio.to_thread(self._cluster.require_usable)
+        self._partitions = await asyncio.to_thread(self._cluster.require_usable)
         self._producer = create_client(
             Producer,
             producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=LATER_BYTES_MAX),
@@ -168,6 +174,16 @@ class Worker:
         def deliver(batch: list[Work]) -> None:
             loop.call_soon_threadsafe(self._accept, batch)
 
+        def answer(action: ControlAction, request_id: str, outcome: ControlOutcome) -> None:
+            loop.call_soon_threadsafe(self._reporter.answer_control, action, request_id, outcome)
+
+        def hear_control(control: Control, stamped_ms: int) -> None:
+            # Dispatch first: what an intake hands it for this control must find it there.
+            loop.call_soon_threadsafe(self._dispatcher.controls.hear, control, stamped_ms)
+            heard = Heard(control, stamped_ms, self._clock.wall_ms() - stamped_ms < RECENT_MS)
+            for intake in self._intakes.values():
+                intake.heard_controls.append(heard)
+
         def hand_over(over: HandedOver) -> None:
             loop.call_soon_threadsafe(self._hand_overs.add, over)
 
@@ -198,13 +214,16 @@ class Worker:
         coordination = Coordination(
             consumer=cast(FollowingConsumer, self._make_reader()),
             topic=pool.coordination,
-            partitions=self._coordination_partitions,
+            control_topic=pool.control,
+            partitions=self._partitions,
             worker_id=self._settings.worker_id,
             clock=self._clock,
             hear=self._hear,
+            hear_control=hear_control,
             send=self._reporter.send_notice,
         )
         envelopes = EnvelopeReader(self._schemas or NoSchemas())
+        fetcher = Fetcher(make_consumer=self._make_fetching_consumer, clock=self._clock)
         for name, of_intake in sources.items():
             intake = Intake(
                 name=name,
@@ -216,19 +235,22 @@ class Worker:
                 hand_over=hand_over,
                 peers=coordination,
                 explain=partial(self._cluster.explain_reading, name),
+                fetcher=fetcher,
+                answer=answer,
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
+        self._start_thread("fetcher", fetcher)
         self._start_thread("coordination", coordination)
         if self._schemas is not None:
             self._start_thread("schemas", self._schemas)
 
-    def _start_thread(self, name: str, loop: Intake | Coordination | SchemaFetcher) -> None:
+    def _start_thread(self, name: str, loop: Intake | Coordination | Fetcher | SchemaFetcher) -> None:
         thread = threading.Thread(target=self._run_thread, args=(loop,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run_thread(self, loop: Intake | Coordination | SchemaFetcher) -> None:
+    def _run_thread(self, loop: Intake | Coordination | Fetcher | SchemaFetcher) -> None:
         while not self._close_threads.is_set():
             loop.step()
         loop.close()
@@ -242,6 +264,12 @@ class Worker:
         config = reader_config(self._connection, client_id=self._settings.worker_id)
         # Retention has passed the position of a process that stood still: what is left starts later.
         return create_client(Consumer, config | {"auto.offset.reset": "earliest"})
+
+    def _make_fetching_consumer(self) -> FetchingConsumer:
+        config = reader_config(self._connection, client_id=self._settings.worker_id)
+        # One record is wanted, not what follows it.
+        config |= {"queued.min.messages": 1, "fetch.message.max.bytes": FETCH_BYTES, "auto.offset.reset": "error"}
+        return cast(FetchingConsumer, create_client(Consumer, config))
 
     def _hear(self, notice: Notice) -> None:
         for intake in self._intakes.values():
