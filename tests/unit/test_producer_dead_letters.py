@@ -1,4 +1,4 @@
-"""Dead letters by the table: what is counted, what a replay sends, what cannot be replayed, what is remembered."""
+"""Dead letters by the table: what one says, what a replay sends, what cannot be replayed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 
 from forebay_producer.dead_letters import (
-    GROUPS_MAX,
-    OTHERS,
-    SAMPLES_MAX,
-    By,
-    Groups,
     Letter,
     LetterDecoder,
     Refusal,
     Replay,
+    State,
     plan_replay,
+    state_of,
 )
+from forebay_producer.dead_letters_audit import DiscardAudit, Handled
 from forebay_producer.dead_letters_view import view_of, view_text
 from forebay_schemas.headers import Header
 from forebay_schemas.topics import Pool
@@ -69,6 +67,7 @@ def letter(
     value: bytes | None = b"",
     reason: str = "backend_error",
     topic: str = "forebay.p.requests.high",
+    error: str = "boom\x1b[31m",
     more: list[Header] | None = None,
     **record: Any,
 ) -> Letter:
@@ -85,7 +84,7 @@ def letter(
         ("kafka_dlt-original-partition", b"2"),
         ("kafka_dlt-original-offset", b"11"),
         ("kafka_dlt-exception-fqcn", b"forebay.backend_error"),
-        ("kafka_dlt-exception-message", b"boom\x1b[31m"),
+        ("kafka_dlt-exception-message", error.encode()),
     ]
     whole = json.dumps(envelope).encode() if value == b"" else value
     return LetterDecoder(POOL).decode(StoredRecord(stored_value=whole, stored_headers=headers, **record))
@@ -176,40 +175,6 @@ def test_a_new_ttl_changes_nothing_else_in_the_envelope() -> None:
     assert replay.value == value.replace(b'"ttl_ms":5', b'"ttl_ms":60000')
 
 
-@pytest.mark.parametrize(
-    ("by", "name"),
-    [
-        (By.REASON, "backend_error"),
-        (By.TIER, "high"),
-        (By.TENANT, "acme"),
-        (By.BIZ_TYPE, "chat_completion"),
-        (By.MODEL, "m"),
-        (By.ERROR_CLASS, "forebay.backend_error"),
-    ],
-)
-def test_dead_letters_are_counted_by_kind_and_replayed_ones_apart(by: By, name: str) -> None:
-    groups = Groups(by)
-    for number in range(5):
-        one = {**ENVELOPE, "request_id": f"r-{number}", "tenant": "acme"}
-        groups.add(letter(one, timestamp_ms=NOW_MS - number), replayed=number == 4)
-    groups.add(letter(value=None, topic="?", reason="other"), replayed=True)
-    first = groups.ranked()[0]
-    assert (first.name, first.open) == (name, 4)
-    assert (first.first_seen, first.last_seen) == (NOW_MS - 4, NOW_MS)
-    assert list(first.sample_ids) == ["r-1", "r-2", "r-3"]
-    assert len(first.sample_ids) == SAMPLES_MAX
-    assert sum(group.replayed for group in groups.ranked()) == 2
-
-
-def test_groups_without_end_are_counted_together() -> None:
-    groups = Groups(By.REASON)
-    for number in range(GROUPS_MAX + 50):
-        groups.add(letter(reason=f"reason-{number}"), replayed=False)
-    ranked = groups.ranked()
-    assert len(ranked) == GROUPS_MAX + 1
-    assert (ranked[0].name, ranked[0].open) == (OTHERS, 50)
-
-
 def test_a_letter_is_shown_without_its_payload_unless_asked() -> None:
     hidden = view_of(letter(), replayed=False, payload=False)
     assert "payload" not in hidden["envelope"]
@@ -241,3 +206,37 @@ def test_a_letter_has_a_name_and_answers_to_it(one: Letter, name: str) -> None:
     assert one.is_called(frozenset({name, "other"})) == {name}
     assert one.is_called(frozenset({"0:7"})) == {"0:7"}
     assert one.is_called(frozenset({""})) == set()
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (letter({**ENVELOPE, "tenant": "acme"}), ("r", "m", "acme", "chat_completion")),
+        (letter(more=[("forebay-tenant", b"of the header")]), ("r", "m", "of the header", "chat_completion")),
+        (letter({**ENVELOPE, "priority": "wrong"}), ("r", "m", None, "chat_completion")),
+        (letter({**ENVELOPE, "payload": [1]}), ("r", None, None, "chat_completion")),
+        (letter({**ENVELOPE, "payload": {"model": {}}}), ("r", None, None, "chat_completion")),
+        (letter({"request_id": 5, "biz_type": [], "tenant": ""}), (None, None, None, None)),
+        (letter({**ENVELOPE, "payload": {"model": "x" * 9_999}}), ("r", "x" * 200, None, "chat_completion")),
+        (letter(value=b'{"request_id": "half", "biz_type": "x", "payl'), ("half", None, None, None)),
+        (letter(value=b"\xff\x00"), (None, None, None, None)),
+        (letter(value=b"[" * 100_000), (None, None, None, None)),
+        (letter(value=None), (None, None, None, None)),
+    ],
+)
+def test_what_a_letter_says_of_itself_is_read_even_where_it_is_no_envelope(
+    one: Letter, said: tuple[str | None, ...]
+) -> None:
+    assert (one.request_id, one.model, one.tenant, one.biz_type) == said
+    assert (one.request is None) is (one.problem is not None)
+
+
+def test_a_letter_is_replayed_or_discarded_by_its_place_or_replayed_by_its_request() -> None:
+    handled = Handled(topic_id="t")
+    first, second = letter(), letter(stored_at=(0, 8), stored_key=None)
+    assert state_of(first, handled) is State.OPEN
+    handled.add(DiscardAudit(at=NOW_MS, run_id="x", by="me", dead_letter_topic_id="t", places=[(0, 7)]))
+    assert (state_of(first, handled), state_of(second, handled)) == (State.DISCARDED, State.OPEN)
+    handled.add_request("r", 1)
+    assert (state_of(first, handled), state_of(second, handled)) == (State.REPLAYED, State.REPLAYED)
+    assert state_of(letter(more=[("forebay-replay-count", b"1")], stored_at=(0, 9)), handled) is State.OPEN

@@ -10,6 +10,7 @@ import functools
 import inspect
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,13 +50,14 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the common options say."""
+    """What the common options say. ``typed``: those that were typed, to be repeated in a command that is suggested."""
 
     settings: ProducerSettings
     connection: KafkaConnection
     pool: Pool
     envelopes: EnvelopeReader
     output: Output
+    typed: tuple[str, ...] = ()
 
 
 _CommandOptions = ParamSpec("_CommandOptions")
@@ -134,6 +136,8 @@ def command(
 
 
 def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
+    given = [(name, value) for name, value in flags.items() if value is not None and name != "log_level"]
+    typed = tuple(word for name, value in given for word in (f"--{name.replace('_', '-')}", str(value)))
     config = flags.pop("config")
     settings = load_settings(ProducerSettings, flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay")
@@ -146,6 +150,7 @@ def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
         pool=settings.pool_topics(),
         envelopes=make_envelope_reader(settings, clock=SystemClock()),
         output=output,
+        typed=typed,
     )
 
 
@@ -157,6 +162,11 @@ def to_json(value: object) -> str:
 def say(text: str) -> None:
     """A line on stderr."""
     typer.echo(text, err=True)
+
+
+def suggested(session: Session, *words: str) -> str:
+    """The command of these words as one could type it to go on, with the common options that were typed this time."""
+    return shlex.join(["forebay", *words, *session.typed])
 
 
 def stdout_console() -> Console:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
+from rich.table import Table
 from rich.text import Text
 
-from forebay_producer import cli_dead_letters_replay
-from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer import cli_dead_letters_export, cli_dead_letters_replay
+from forebay_producer.cli_common import Output, Session, command, say, stdout_console, suggested, table, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.dead_letters import By, Group, Groups, was_replayed
+from forebay_producer.dead_letters import State, state_of
+from forebay_producer.dead_letters_groups import OTHERS, By, Group, Groups
+from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text
 from forebay_producer.dead_letters_reader import DeadLetterReader
+from forebay_producer.dead_letters_selection import NONE, Selection, rfc3339
 from forebay_producer.dead_letters_view import printable, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
@@ -27,33 +31,77 @@ _CLOCK: Final = SystemClock()
 def list_letters(
     session: Session, *, chosen: SelectionOptions, by: Annotated[By, typer.Option(help="What to group by.")] = By.REASON
 ) -> None:
-    """Count the pool's dead letters by kind; those that were replayed are counted apart."""
+    """Count the pool's dead letters by kind, with what they died of.
+
+    open: nothing was done with it yet. What was replayed or discarded is counted apart. first_seen and last_seen: when
+    letters of this kind died. Below the table: what each reason means and asks for, and the errors by how often they
+    came, where those that differ only in numbers are one. A kind that is named - has none: no tenant, say.
+    """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     groups = Groups(by)
     for letter in reader.letters():
         if selection.matches(letter):
-            groups.add(letter, replayed=was_replayed(letter, handled))
+            groups.add(letter, state_of(letter, handled))
     ranked = groups.ranked()
+    shown = [group for group in ranked if not group.is_discarded]
     if session.output is Output.JSON:
-        for group in ranked:
-            sys.stdout.write(to_json(_as_record(group, by)) + "\n")
-        return
-    if not ranked:
-        say("no dead letters")
-        return
-    shown = table(by.value, "open", "replayed", "first_seen", "last_seen", "sample_ids", right=frozenset({"open"}))
-    for group in ranked:
+        for group in shown:
+            sys.stdout.write(to_json(group_record(group, by)) + "\n")
+    elif shown:
+        stdout_console().print(_group_table(shown, by))
+        sys.stdout.write(groups_text(shown, by))
+    sys.stdout.flush()
+    discarded = sum(group.discarded for group in ranked)
+    if shown:
+        counts = [
+            f"{sum(group.open for group in ranked):,} open",
+            f"{sum(group.replayed for group in ranked):,} replayed",
+        ]
+        say(", ".join([*counts, f"{discarded:,} discarded"]))
+    else:
+        say(f"no dead letters{'' if selection.is_everything else f' match {selection}'}" + _besides(discarded))
+    if session.output is Output.TABLE:
+        for line in _next_steps(session, selection, shown, by):
+            say(line)
+
+
+def _besides(discarded: int) -> str:
+    return f" but {discarded:,} that are discarded" if discarded else ""
+
+
+def _group_table(groups: list[Group], by: By) -> Table:
+    counts = ("open", "replayed", "discarded")
+    shown = table(by.value, *counts, "first_seen", "last_seen", "sample_ids", right=frozenset(counts))
+    for group in groups:
         shown.add_row(
-            Text("-" if group.name is None else printable(group.name)),
+            Text(kind_text(group)),
             f"{group.open:,}",
             f"{group.replayed:,}",
+            f"{group.discarded:,}",
             _time(group.first_seen),
             _time(group.last_seen),
             Text(" ".join(map(printable, group.sample_ids))),
         )
-    stdout_console().print(shown)
+    return shown
+
+
+def _next_steps(session: Session, selection: Selection, groups: list[Group], by: By) -> list[str]:
+    """What one would type next about the largest group."""
+    group = next((group for group in groups if group.open and group.name != OTHERS), None)
+    if group is None:
+        return []
+    kind = msgspec.structs.replace(selection, **{by.value.replace("-", "_"): (group.name or NONE,)})
+    finer = By.MODEL if by is By.REASON else By.REASON
+    sample = group.sample_ids[-1]
+    steps = [
+        (["show", *(["--", sample] if sample.startswith("-") else [sample])], "the last one in full"),
+        (["list", *kind.options, "--by", finer.value], "who else has it in common"),
+        (["replay", *kind.options], "what a replay would do; sends nothing without --yes"),
+    ]
+    lines = [(printable(suggested(session, "dead-letters", *words)), why) for words, why in steps]
+    return [f"{'next:' if number == 0 else '     '} {line}   # {why}" for number, (line, why) in enumerate(lines)]
 
 
 @command(app, "show")
@@ -75,7 +123,7 @@ def show(
     found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
     for letter in reader.letters():
         if letter.is_called(names):
-            view = view_of(letter, replayed=was_replayed(letter, handled), payload=payload)
+            view = view_of(letter, replayed=state_of(letter, handled) is State.REPLAYED, payload=payload)
             found.append(((letter.at_ms, letter.partition, letter.offset), view))
     found.sort(key=lambda one: one[0])
     for number, (_, view) in enumerate(found):
@@ -88,19 +136,9 @@ def show(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _as_record(group: Group, by: By) -> dict[str, Any]:
-    return {
-        by.value: group.name,
-        "open": group.open,
-        "replayed": group.replayed,
-        "first_seen": group.first_seen,
-        "last_seen": group.last_seen,
-        "sample_ids": list(group.sample_ids),
-    }
+def _time(epoch_ms: int | None) -> str:
+    return "-" if epoch_ms is None else rfc3339(epoch_ms // 1000 * 1000)
 
 
-def _time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
+cli_dead_letters_export.add_to(app)
 cli_dead_letters_replay.add_to(app)

@@ -37,6 +37,9 @@ class SelectionOptions:
     error_class: Annotated[
         list[str] | None, _option("--error-class", "NAME", "Those with this class of error, as Spring's header has it.")
     ] = None
+    error: Annotated[
+        list[str] | None, _option("--error", "TEXT", "Those whose error contains this text: CUDA, say.")
+    ] = None
     ids: Annotated[
         list[str] | None,
         _option("--id", "ID", "Those with this request id, record key or place (partition:offset, 0:17)."),
@@ -64,6 +67,7 @@ class SelectionOptions:
             tier=_values(self.tier),
             biz_type=_values(self.biz_type),
             error_class=_values(self.error_class),
+            error=_values(self.error),
             id=_values(self.ids),
             since=since,
             until=until,

@@ -1,4 +1,4 @@
-"""Dead letters: what one says, how many there are of which kind, and which record a replay of one would be. Pure.
+"""Dead letters: what one says, what has become of it, and which record a replay of it would be. Pure.
 
 A replay is the original record again: key, value and foreign headers as the bytes that came. What the hops wrote is
 taken off, so attempts and the deadline start anew, and its replay count is one more.
@@ -6,15 +6,18 @@ taken off, so attempts and the deadline start anew, and its replay count is one 
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from forebay_producer.dead_letters_audit import Handled
 from forebay_schemas import headers as h
 from forebay_schemas.envelope import Request, deadline_ms, payload_hints
-from forebay_schemas.envelope_problems import is_request_id
+from forebay_schemas.envelope_problems import NAME_CHARS_MAX, is_request_id
 from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import Header, History, read_history, record_headers, replace_headers
@@ -22,9 +25,6 @@ from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
 
 SAMPLES_MAX: Final = 3
-GROUPS_MAX: Final = 1_000
-OTHERS: Final = "(others)"
-"""What all groups beyond `GROUPS_MAX` are counted as together."""
 
 _SPRING_PREFIX: Final = "kafka_dlt-"
 _HOPS: Final = frozenset((h.ATTEMPT, h.FIRST_ENQUEUED_AT, h.NOT_BEFORE, h.REASON, h.WORKER))
@@ -44,24 +44,112 @@ class Record(Protocol):
     def timestamp(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """One dead letter, decoded. ``at_ms``: its own timestamp. ``tier``: that of the topic it died in, if it is known.
+class _Model(msgspec.Struct, frozen=True, gc=False):
+    model: Any = None
 
-    ``request`` is None when the value is no envelope: then ``problem`` says why. ``envelopes`` has read it.
+
+class _Said(msgspec.Struct, frozen=True, gc=False):
+    """What is asked of many letters. All else of a value is skipped over: that is several times as fast."""
+
+    request_id: Any = None
+    biz_type: Any = None
+    tenant: Any = None
+    payload: _Model | None = None
+
+
+class _SaidLoosely(msgspec.Struct, frozen=True, gc=False):
+    """The same of a value whose payload is no object."""
+
+    request_id: Any = None
+    biz_type: Any = None
+    tenant: Any = None
+
+
+_said_decoder: Final = msgspec.json.Decoder(_Said)
+_said_loosely_decoder: Final = msgspec.json.Decoder(_SaidLoosely)
+
+
+class Letter:
+    """One dead letter. It decodes what it is asked for, once, and never raises, whatever it holds.
+
+    What its value or headers say of its kind is read even of a value that is no valid envelope, and cut to
+    `NAME_CHARS_MAX` characters: a stranger may have written it.
     """
 
-    partition: int
-    offset: int
-    at_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[Header]
-    history: History
-    tier: Tier | None
-    request: Request | None
-    problem: EnvelopeError | None
-    envelopes: EnvelopeReader
+    __slots__ = (
+        "_headers",
+        "_history",
+        "_last",
+        "_opened",
+        "_record",
+        "_said",
+        "_tiers",
+        "at_ms",
+        "envelopes",
+        "offset",
+        "partition",
+    )
+
+    def __init__(self, record: Record, *, tiers: Mapping[bytes | None, Tier], envelopes: EnvelopeReader) -> None:
+        self._record = record
+        self.envelopes = envelopes
+        """What reads its value."""
+        self._tiers = tiers
+        self.partition: int = record.partition()
+        self.offset: int = record.offset()
+        self.at_ms: int = record.timestamp()[1]
+        """Its own timestamp, epoch milliseconds: when it died."""
+        self._headers: list[Header] | None = None
+        self._last: dict[str, bytes | None] | None = None
+        self._history: History | None = None
+        self._said: _Said | _SaidLoosely | None = None
+        self._opened: Request | EnvelopeError | None = None
+
+    @property
+    def key(self) -> bytes | None:
+        """The key's bytes."""
+        key: bytes | None = self._record.key()
+        return key
+
+    @property
+    def value(self) -> bytes | None:
+        """The value's bytes."""
+        value: bytes | None = self._record.value()
+        return value
+
+    @property
+    def headers(self) -> list[Header]:
+        """All headers, as they came."""
+        if self._headers is None:
+            self._headers = record_headers(self._record)
+        return self._headers
+
+    @property
+    def history(self) -> History:
+        """What the headers say of its past."""
+        if self._history is None:
+            self._history = read_history(self.headers)
+        return self._history
+
+    @property
+    def request(self) -> Request | None:
+        """The request; None when the value is no envelope, then `problem` says why."""
+        opened = self._open()
+        return opened if isinstance(opened, Request) else None
+
+    @property
+    def problem(self) -> EnvelopeError | None:
+        """What is wrong with the value, if it is no envelope."""
+        opened = self._open()
+        return None if isinstance(opened, Request) else opened
+
+    def _open(self) -> Request | EnvelopeError:
+        if self._opened is None:
+            try:
+                self._opened = self.envelopes.read(self.value, content_type=self.history.content_type)
+            except EnvelopeError as error:
+                self._opened = error
+        return self._opened
 
     @property
     def place(self) -> str:
@@ -71,9 +159,8 @@ class Letter:
     @property
     def request_id(self) -> str | None:
         """The envelope's id, if it could be read."""
-        if self.request is not None:
-            return self.request.request_id
-        return self.problem.request_id if self.problem is not None else None
+        found = self._say().request_id
+        return found if isinstance(found, str) and is_request_id(found) else None
 
     @property
     def name(self) -> str:
@@ -92,18 +179,28 @@ class Letter:
 
     def header(self, name: str) -> str | None:
         """The last header of this name as text."""
-        value = dict(self.headers).get(name)
+        value = self._header_values().get(name)
         return None if value is None else value.decode(errors="replace")
+
+    def _header_values(self) -> dict[str, bytes | None]:
+        if self._last is None:
+            self._last = dict(self.headers)
+        return self._last
+
+    @property
+    def tier(self) -> Tier | None:
+        """That of the topic it died in, if this pool has that topic."""
+        return self._tiers.get(self._header_values().get(h.DLT_ORIGINAL_TOPIC))
 
     @property
     def reason(self) -> str | None:
         """The code of the reason it died for."""
-        return self.header(h.REASON)
+        return _name(self.header(h.REASON))
 
     @property
     def error_class(self) -> str | None:
         """The class of the error, as Spring's header has it."""
-        return self.header(h.DLT_EXCEPTION_FQCN)
+        return _name(self.header(h.DLT_EXCEPTION_FQCN))
 
     @property
     def error(self) -> str | None:
@@ -111,129 +208,81 @@ class Letter:
         return self.header(h.DLT_EXCEPTION_MESSAGE)
 
     @property
+    def replay_count(self) -> int:
+        """How many times it came back from the dead letters."""
+        return self.history.replay_count if h.REPLAY_COUNT in self._header_values() else 0
+
+    @property
     def tenant(self) -> str | None:
         """Whose request it was: by the envelope, else by the header."""
-        if self.request is not None and self.request.tenant is not None:
-            return self.request.tenant
-        return self.history.tenant
+        return _name(self._say().tenant) or (self.history.tenant if h.TENANT in self._header_values() else None)
 
     @property
     def biz_type(self) -> str | None:
         """What kind of request it was."""
-        return None if self.request is None else self.request.biz_type
+        return _name(self._say().biz_type)
 
     @property
     def model(self) -> str | None:
         """The model that the payload asks for."""
-        return None if self.request is None else payload_hints(self.request).model
+        said = self._say()
+        return _name(said.payload.model) if isinstance(said, _Said) and said.payload is not None else None
+
+    def _say(self) -> _Said | _SaidLoosely:
+        if self._said is None:
+            self._said = self._read()
+        return self._said
+
+    def _read(self) -> _Said | _SaidLoosely:
+        value = self.value
+        for decoder in (_said_decoder, _said_loosely_decoder):
+            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                return decoder.decode(value or b"")
+        opened = self._open()
+        if not isinstance(opened, Request):
+            return _SaidLoosely(request_id=opened.request_id)
+        model = _Model(payload_hints(opened).model)
+        return _Said(opened.request_id, opened.biz_type, opened.tenant, model)
+
+
+def _name(found: object) -> str | None:
+    return found[:NAME_CHARS_MAX] if isinstance(found, str) and found else None
 
 
 class LetterDecoder:
-    """Decodes the dead letters of a pool."""
+    """Makes letters of the records in a pool's dead letters."""
 
     def __init__(self, pool: Pool, *, envelopes: EnvelopeReader = _JSON_AND_OUR_AVRO) -> None:
         """``envelopes`` reads the values; without it, those that are framed for a Schema Registry cannot be read."""
         self._envelopes = envelopes
-        self._tiers: dict[str | None, Tier] = {pool.requests(tier): tier for tier in TIERS}
-        self._tiers |= {pool.retry(tier, delay): tier for tier in TIERS for delay in RETRY_DELAYS_SECONDS}
+        tiers = {pool.requests(tier): tier for tier in TIERS}
+        tiers |= {pool.retry(tier, delay): tier for tier in TIERS for delay in RETRY_DELAYS_SECONDS}
+        self._tiers: dict[bytes | None, Tier] = {topic.encode(): tier for topic, tier in tiers.items()}
 
     def decode(self, record: Record) -> Letter:
         """Never raises, whatever the record holds."""
-        headers = record_headers(record)
-        topic = dict(headers).get(h.DLT_ORIGINAL_TOPIC)
-        history = read_history(headers)
-        value = record.value()
-        request, problem = None, None
-        try:
-            request = self._envelopes.read(value, content_type=history.content_type)
-        except EnvelopeError as error:
-            problem = error
-        return Letter(
-            partition=record.partition(),
-            offset=record.offset(),
-            at_ms=record.timestamp()[1],
-            key=record.key(),
-            value=value,
-            headers=headers,
-            history=history,
-            tier=self._tiers.get((topic or b"").decode(errors="replace")),
-            request=request,
-            problem=problem,
-            envelopes=self._envelopes,
-        )
+        return Letter(record, tiers=self._tiers, envelopes=self._envelopes)
 
 
-class By(StrEnum):
-    """What dead letters are grouped by."""
+class State(StrEnum):
+    """What has become of a dead letter: nothing yet, or what a run did with it."""
 
-    REASON = "reason"
-    TIER = "tier"
-    TENANT = "tenant"
-    BIZ_TYPE = "biz_type"
-    MODEL = "model"
-    ERROR_CLASS = "error-class"
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
 
 
-def _group_of(letter: Letter, by: By) -> str | None:
-    match by:
-        case By.REASON:
-            return letter.reason
-        case By.TIER:
-            return letter.tier
-        case By.TENANT:
-            return letter.tenant
-        case By.BIZ_TYPE:
-            return letter.biz_type
-        case By.MODEL:
-            return letter.model
-        case By.ERROR_CLASS:
-            return letter.error_class
-
-
-@dataclass(slots=True, kw_only=True)
-class Group:
-    """Counts of one kind. ``open``: not replayed. Times: epoch milliseconds. ``sample_ids``: the last ones seen."""
-
-    name: str | None
-    open: int = 0
-    replayed: int = 0
-    first_seen: int
-    last_seen: int
-    sample_ids: deque[str] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
-
-
-class Groups:
-    """Counts dead letters by kind, in memory that does not grow with their number."""
-
-    def __init__(self, by: By) -> None:
-        self._by = by
-        self._groups: dict[str | None, Group] = {}
-
-    def add(self, letter: Letter, *, replayed: bool) -> None:
-        """Counts one."""
-        name = _group_of(letter, self._by)
-        if name not in self._groups and len(self._groups) >= GROUPS_MAX:
-            name = OTHERS
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = Group(name=name, first_seen=letter.at_ms, last_seen=letter.at_ms)
-        group.first_seen = min(group.first_seen, letter.at_ms)
-        group.last_seen = max(group.last_seen, letter.at_ms)
-        if replayed:
-            group.replayed += 1
-        else:
-            group.open += 1
-            group.sample_ids.append(letter.name)
-
-    def ranked(self) -> list[Group]:
-        """Those with the most that are not replayed first."""
-        return sorted(self._groups.values(), key=lambda group: (-group.open, -group.replayed, group.name or ""))
+def state_of(letter: Letter, handled: Handled) -> State:
+    """What has become of the letter."""
+    if was_replayed(letter, handled):
+        return State.REPLAYED
+    return State.DISCARDED if handled.was_discarded(letter.partition, letter.offset) else State.OPEN
 
 
 def was_replayed(letter: Letter, handled: Handled) -> bool:
     """Whether the letter, or another one of the same death, was replayed."""
     return handled.was_replayed_from(letter.partition, letter.offset) or handled.has_request(
-        letter.request_id, letter.history.replay_count + 1
+        letter.request_id, letter.replay_count + 1
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from forebay_producer.dead_letters import Letter
+from forebay_producer.dead_letters_view import printable
 
 NONE: Final = "-"
 """Stands for "it has none": no tenant, say. `list` writes it so, too."""
@@ -19,8 +20,9 @@ NONE: Final = "-"
 class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
     """Filters; a letter must pass all that are given, by any one of a filter's values.
 
-    ``id``: a request id, a record's key or a place (partition:offset). ``since`` (inclusive), ``until`` (exclusive):
-    epoch milliseconds at which it died. Encoded as JSON it has only what was given, and it can be decoded again.
+    ``error``: text that the error contains, in either case. ``id``: a request id, a record's key or a place
+    (partition:offset). ``since`` (inclusive), ``until`` (exclusive): epoch milliseconds at which it died. Encoded as
+    JSON it has only what was given, and it can be decoded again.
     """
 
     reason: tuple[str, ...] = ()
@@ -29,6 +31,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
     tier: tuple[str, ...] = ()
     biz_type: tuple[str, ...] = ()
     error_class: tuple[str, ...] = ()
+    error: tuple[str, ...] = ()
     id: tuple[str, ...] = ()
     since: int | None = None
     until: int | None = None
@@ -49,6 +52,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
 
     def __str__(self) -> str:
         """The options that say it, in a stable order, as one could type them; ``(all)`` without any."""
+        return shlex.join(map(printable, self.options)) or "(all)"
+
+    @property
+    def options(self) -> list[str]:
+        """The same as the words of a command line."""
         words: list[str] = []
         for option, values in (
             ("--reason", self.reason),
@@ -57,6 +65,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
             ("--tier", self.tier),
             ("--biz-type", self.biz_type),
             ("--error-class", self.error_class),
+            ("--error", self.error),
             ("--id", self.id),
             ("--since", () if self.since is None else (rfc3339(self.since),)),
             ("--until", () if self.until is None else (rfc3339(self.until),)),
@@ -64,13 +73,14 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
             for value in values:
                 # "--tenant -x" would be read as two options.
                 words += [f"{option}={value}"] if value.startswith("-") and value != NONE else [option, value]
-        return shlex.join(words) or "(all)"
+        return words
 
     @cached_property
     def _checks(self) -> list[Callable[[Letter], bool]]:
         # The cheap ones come first: a letter decodes what it is asked for.
         checks: list[Callable[[Letter], bool]] = []
         since, until, ids = self.since, self.until, self.ids
+        texts = [text.casefold() for text in self.error]
         if since is not None:
             checks.append(lambda letter: letter.at_ms >= since)
         if until is not None:
@@ -85,13 +95,20 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
         ):
             if wanted:
                 checks.append(_is_one_of(frozenset(wanted), found))
+        if texts:
+            checks.append(lambda letter: any(text in (letter.error or "").casefold() for text in texts))
         if ids:
             checks.append(lambda letter: bool(letter.is_called(ids)))
         return checks
 
 
 def _is_one_of(wanted: frozenset[str], found: Callable[[Letter], str | None]) -> Callable[[Letter], bool]:
-    return lambda letter: (found(letter) or NONE) in wanted
+    def is_one(letter: Letter) -> bool:
+        name = found(letter) or NONE
+        # What a stranger sent is shown with its control characters escaped, and is meant when that is typed.
+        return name in wanted or (not name.isprintable() and printable(name) in wanted)
+
+    return is_one
 
 
 def rfc3339(epoch_ms: int) -> str:

@@ -38,9 +38,9 @@ def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
             "timestamp": letter.header(h.DLT_ORIGINAL_TIMESTAMP),
             "group": letter.header(h.DLT_ORIGINAL_CONSUMER_GROUP),
         },
-        "key": _shown(letter.key),
+        "key": bytes_shown(letter.key),
         "value_bytes": None if letter.value is None else len(letter.value),
-        "headers": [[name, _shown(value)] for name, value in letter.headers],
+        "headers": [[name, bytes_shown(value)] for name, value in letter.headers],
     }
     if letter.request is not None and letter.value is not None:
         fields = letter.envelopes.fields(letter.value)
@@ -48,7 +48,7 @@ def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
     else:
         view["problem"] = str(letter.problem)
         if payload:
-            view["value"] = _shown(letter.value)
+            view["value"] = bytes_shown(letter.value)
     return view
 
 
@@ -66,6 +66,16 @@ def view_text(view: dict[str, Any]) -> str:
     return "".join(f"{name.ljust(width)}  {text}\n" for name, text in lines)
 
 
+def bytes_shown(value: bytes | None) -> str | dict[str, str] | None:
+    """Text where it is UTF-8, else ``{"base64": ...}``: either way the bytes can be had back."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
 def printable(text: str) -> str:
     """The text with its control characters escaped: what a stranger sent must not steer a terminal."""
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
@@ -79,13 +89,3 @@ def _line(value: object) -> str:
     if isinstance(value, dict):
         return f"base64 {value['base64']}"
     return printable(str(value))
-
-
-def _shown(value: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is text, else base64 that says so."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}

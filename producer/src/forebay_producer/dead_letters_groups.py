@@ -1,0 +1,134 @@
+"""Counts of dead letters by kind, with what they died of. Pure; in memory that does not grow with their number."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from forebay_producer.dead_letters import SAMPLES_MAX, Letter, State
+
+GROUPS_MAX: Final = 1_000
+OTHERS: Final = "(others)"
+"""What all groups beyond `GROUPS_MAX`, and all errors beyond `ERRORS_MAX`, are counted as together."""
+
+ERRORS_MAX: Final = 20
+"""So many different errors of a group are told apart."""
+
+ERROR_CHARS_MAX: Final = 300
+
+# Two errors that differ in their ids, counts and times are one. Their beginning may be a status: HTTP 404.
+_KEPT_CHARS: Final = 10
+_VARYING: Final = str.maketrans("", "", "0123456789abcdefABCDEF-")
+
+
+class By(StrEnum):
+    """What dead letters are grouped by."""
+
+    REASON = "reason"
+    TIER = "tier"
+    TENANT = "tenant"
+    BIZ_TYPE = "biz_type"
+    MODEL = "model"
+    ERROR_CLASS = "error-class"
+
+
+def kind_of(letter: Letter, by: By) -> str | None:
+    """The name of the group that the letter belongs to; None when it has none."""
+    match by:
+        case By.REASON:
+            return letter.reason
+        case By.TIER:
+            return letter.tier
+        case By.TENANT:
+            return letter.tenant
+        case By.BIZ_TYPE:
+            return letter.biz_type
+        case By.MODEL:
+            return letter.model
+        case By.ERROR_CLASS:
+            return letter.error_class
+
+
+@dataclass(slots=True)
+class ErrorCount:
+    """``error``: the first one of its sort."""
+
+    error: str
+    count: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """Counts of one kind; times, ids and errors are those of letters that are not discarded.
+
+    ``first_seen``, ``last_seen``: epoch milliseconds. ``sample_ids``: the last open ones that were seen.
+    """
+
+    name: str | None
+    open: int = 0
+    replayed: int = 0
+    discarded: int = 0
+    first_seen: int | None = None
+    last_seen: int | None = None
+    sample_ids: deque[str] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    _errors: dict[str, ErrorCount] = field(default_factory=dict)
+
+    @property
+    def is_discarded(self) -> bool:
+        """Whether all of it is discarded."""
+        return not self.open and not self.replayed
+
+    def add(self, letter: Letter, state: State) -> None:
+        """Counts one."""
+        if state is State.DISCARDED:
+            self.discarded += 1
+            return
+        at_ms = letter.at_ms
+        if self.first_seen is None or at_ms < self.first_seen:
+            self.first_seen = at_ms
+        if self.last_seen is None or at_ms > self.last_seen:
+            self.last_seen = at_ms
+        if state is State.REPLAYED:
+            self.replayed += 1
+            return
+        self.open += 1
+        self.sample_ids.append(letter.name)
+        self._count_error((letter.error or "")[:ERROR_CHARS_MAX])
+
+    def _count_error(self, error: str) -> None:
+        sort = error[:_KEPT_CHARS] + error[_KEPT_CHARS:].translate(_VARYING)
+        if sort not in self._errors and len(self._errors) >= ERRORS_MAX:
+            sort = error = OTHERS
+        counted = self._errors.get(sort)
+        if counted is None:
+            counted = self._errors[sort] = ErrorCount(error)
+        counted.count += 1
+
+    @property
+    def errors(self) -> list[ErrorCount]:
+        """What the open ones died of, the most frequent error first."""
+        return sorted(self._errors.values(), key=lambda counted: -counted.count)
+
+
+class Groups:
+    """Dead letters by kind."""
+
+    def __init__(self, by: By) -> None:
+        self._by = by
+        self._groups: dict[str | None, Group] = {}
+
+    def add(self, letter: Letter, state: State) -> None:
+        """Counts one."""
+        name = kind_of(letter, self._by)
+        if name not in self._groups and len(self._groups) >= GROUPS_MAX:
+            name = OTHERS
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = Group(name=name)
+        group.add(letter, state)
+
+    def ranked(self) -> list[Group]:
+        """Those with the most open ones first."""
+        return sorted(self._groups.values(), key=lambda group: (-group.open, -group.replayed, group.name or ""))

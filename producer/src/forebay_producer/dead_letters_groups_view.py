@@ -1,0 +1,59 @@
+"""Groups of dead letters for people and programs: as JSON objects, and what they died of as text. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from forebay_producer.dead_letters_groups import By, Group
+from forebay_producer.dead_letters_selection import NONE
+from forebay_producer.dead_letters_view import printable
+from forebay_schemas.reasons import REASONS_BY_CODE, Reason
+
+EXPLAINED_GROUPS_MAX: Final = 10
+SHOWN_ERRORS_MAX: Final = 3
+
+
+def kind_text(group: Group) -> str:
+    """The group's name as it is shown, and as it can be typed as a filter."""
+    return NONE if group.name is None else printable(group.name)
+
+
+def group_record(group: Group, by: By) -> dict[str, Any]:
+    """The group as a JSON object; times in epoch milliseconds."""
+    record: dict[str, Any] = {
+        by.value: group.name,
+        "open": group.open,
+        "replayed": group.replayed,
+        "discarded": group.discarded,
+        "first_seen": group.first_seen,
+        "last_seen": group.last_seen,
+        "sample_ids": list(group.sample_ids),
+        "errors": [{"error": each.error, "count": each.count} for each in group.errors],
+    }
+    if by is By.REASON:
+        reason = _reason_of(group)
+        record |= {"meaning": None, "action": None}
+        if reason is not None:
+            record |= {"meaning": reason.meaning, "action": reason.action}
+    return record
+
+
+def groups_text(groups: list[Group], by: By) -> str:
+    """What the open letters of the largest groups died of, and what to do about it."""
+    return "".join(_explained(group, by) for group in groups[:EXPLAINED_GROUPS_MAX] if group.open)
+
+
+def _explained(group: Group, by: By) -> str:
+    lines = [f"\n{kind_text(group)}, {group.open:,} open"]
+    if by is By.REASON and (reason := _reason_of(group)) is not None:
+        lines[0] += f": {reason.meaning} {reason.action}"
+    shown = group.errors[:SHOWN_ERRORS_MAX]
+    rest = group.open - sum(each.count for each in shown)
+    lines += [f"{each.count:>10,} x {printable(each.error) or '(no error text)'}" for each in shown]
+    if rest:
+        lines.append(f"{rest:>10,} with other errors")
+    return "\n".join(lines) + "\n"
+
+
+def _reason_of(group: Group) -> Reason | None:
+    return REASONS_BY_CODE.get(group.name or "")
