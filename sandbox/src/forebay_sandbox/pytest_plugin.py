@@ -1,5 +1,6 @@
-"""Fixtures for tests that need a real Kafka: `kafka` and `new_kafka`. Those for engines are in `engine_fixtures`.
+"""Fixtures for tests that need a real Kafka (`kafka`, `new_kafka`) or Schema Registry (`registry`).
 
+Those for engines are in `engine_fixtures`.
 Loaded in every pytest run, so nothing is imported and nothing looked up before a test asks for a fixture.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from forebay_sandbox.kafka import LocalKafka
     from forebay_sandbox.kafka_access import KafkaAccess
     from forebay_sandbox.kafka_spec import ClusterSpec
+    from forebay_sandbox.schema_registry import LocalRegistry
 
 pytest_plugins = ["forebay_sandbox.engine_fixtures"]
 
@@ -59,6 +61,20 @@ def new_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewKafka]:
                 _give_up(str(error))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    """A Schema Registry for the whole run. Tests use subjects of their own; to be without it they cut a link to it."""
+    from forebay_sandbox.errors import PrerequisiteMissingError
+    from forebay_sandbox.schema_registry import running_registry
+
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(running_registry(log_dir=tmp_path_factory.mktemp("registry-log")))
+        except PrerequisiteMissingError as error:
+            _give_up(str(error))
+        yield started
 
 
 def _give_up(why: str) -> NoReturn:

@@ -19,7 +19,7 @@ from forebay_schemas.properties import property_lines
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
-CALL_SECONDS_MAX: Final = 5.0
+CALL_SECONDS_MAX: Final = 10.0
 
 _NAMES: Final = re.compile(
     r"ssl\.(ca|certificate|key)\.location|ssl\.key\.password|basic\.auth\.user\.info|bearer\.auth\..+|proxy"
