@@ -19,6 +19,7 @@ from forebay_producer.dead_letters import (
 )
 from forebay_producer.dead_letters_audit import DiscardAudit, Handled
 from forebay_producer.dead_letters_view import view_of, view_text
+from forebay_schemas.avro import AvroCodec
 from forebay_schemas.headers import Header
 from forebay_schemas.topics import Pool
 
@@ -240,3 +241,15 @@ def test_a_letter_is_replayed_or_discarded_by_its_place_or_replayed_by_its_reque
     handled.add_request("r", 1)
     assert (state_of(first, handled), state_of(second, handled)) == (State.REPLAYED, State.REPLAYED)
     assert state_of(letter(more=[("forebay-replay-count", b"1")], stored_at=(0, 9)), handled) is State.OPEN
+
+
+def test_a_dead_letter_in_avro_is_replayed_as_it_was_and_with_time_given_in_avro_too() -> None:
+    fields = {"request_id": "r-1", "biz_type": "chat_completion", "payload": {"model": "m"}, "later": [1, 2]}
+    value = AvroCodec(schema_id=None).encode(fields)
+    one = letter(value=value)
+    assert (one.request_id, one.model) == ("r-1", "m")
+    as_it_was, with_time = plan(one), plan(one, ttl_ms=60_000)
+    assert isinstance(as_it_was, Replay)
+    assert isinstance(with_time, Replay)
+    assert as_it_was.value == value
+    assert with_time.value == AvroCodec(schema_id=None).encode(fields | {"ttl_ms": 60_000})

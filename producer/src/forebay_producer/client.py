@@ -83,7 +83,7 @@ class Producer:
         self._clock = clock
         self._connection = settings.connection()
         self._pool = settings.pool_topics()
-        settings.schema_registry()
+        settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
         self._settings = settings
         self._codecs: Mapping[Tier, Codec] | None = None
         self._delivery_seconds = settings.delivery_timeout_seconds
