@@ -15,8 +15,8 @@ from harness.live_pool import LOG, LivePool, envelope
 FOREIGN: list[tuple[str, bytes | None]] = [("x-bytes", b"\x00\xff"), ("x-none", None)]
 
 
-def command_of(pool: LivePool) -> ForebayCommand:
-    return ForebayCommand(bootstrap_servers=pool.kafka.bootstrap_servers, pool=pool.name)
+def command_of(pool: LivePool, *, bootstrap_servers: str | None = None) -> ForebayCommand:
+    return ForebayCommand(bootstrap_servers=bootstrap_servers or pool.kafka.bootstrap_servers, pool=pool.name)
 
 
 def letters(pool: LivePool, *arguments: str, code: int = 0) -> list[dict[str, Any]]:

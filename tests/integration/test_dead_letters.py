@@ -96,8 +96,10 @@ def test_a_replayed_record_is_the_original_one(pool: LivePool) -> None:
     [record] = requests(pool)
     assert (record.key(), record.value()) == (b"any key", value)
     audits = [json.loads(audit.value() or b"") for audit in pool.kafka.read_all(pool.topics.audit)]
-    assert [one["action"] for one in audits] == ["run_started", "intent", "replay", "run_ended"]
-    told = audits[2]
+    told, *_ = [one for one in audits if one["action"] == "replay"]
+    # On a slow machine it also says in between that it is alive.
+    actions = [one["action"] for one in audits if one["action"] != "run_alive"]
+    assert actions == ["run_started", "intent", "replay", "run_ended"]
     of = f"{told['dead_letter_topic_id']}/{told['partition']}/{told['offset']}".encode()
     assert record.headers() == [*FOREIGN, ("forebay-replay-count", b"3"), ("forebay-replay-of", of)]
     assert (told["action"], told["request_id"], told["replay_count"]) == ("replay", "one", 3)

@@ -112,10 +112,11 @@ class BacklogFollower:
             if WAIT_SECONDS_MAX[tier] == math.inf:
                 return _ANY
             return max(least, UNMEASURED_RECORDS_MAX - ahead if rate is None else 0)
-        room = WAIT_SHARE * ttl_seconds * rate - ahead
-        for lower in TIERS[TIERS.index(tier) :]:
-            room = min(room, WAIT_SECONDS_MAX[lower] * rate - self._waiting(lower))
-        return max(least, int(min(room, _ANY)))
+        room = max(least, min(WAIT_SHARE * ttl_seconds, WAIT_SECONDS_MAX[tier]) * rate - ahead)
+        for lower in TIERS[TIERS.index(tier) + 1 :]:
+            if load.waiting[lower]:
+                room = min(room, WAIT_SECONDS_MAX[lower] * rate - self._waiting(lower))
+        return max(0, int(min(room, _ANY)))
 
     def why_full(self, tier: Tier) -> str:
         """Why there is no room in it, for a person."""

@@ -1,10 +1,11 @@
 """One run that replays or discards dead letters: its turn among others, and what it says on the audit topic. Talks to
 the brokers; one thread.
 
-A run may act only while it holds its turn: while what it said last reached the audit topic less than `HOLD_SECONDS`
-after it was said. Others take it for dead after `LEASE_SECONDS` of silence at the earliest, and what it sent in between
-has been written by then or never is (`ACT_SECONDS`, `DELIVERY_SECONDS`). A run that lost its turn - it was stopped, its
-brokers were away - asks for it anew, and finds out first what became of what it was about to send.
+A run may act only while it holds its turn: as long as never more than `HOLD_SECONDS` have passed since it last said
+something of its own that reached the audit topic. Others take it for dead after `LEASE_SECONDS` of silence at the
+earliest, and what it sent in between has been written by then or never is (`ACT_SECONDS`, `DELIVERY_SECONDS`). A run
+that lost its turn - it was stopped, its brokers were away - asks for it anew, and finds out first what became of what
+it was about to send.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
 CLIENT_ID: Final = "forebay-dead-letters"
 
-HOLD_SECONDS: Final = 6.0
+HOLD_SECONDS: Final = 5.0
 ACT_SECONDS: Final = 1.5
 """What an intent announces is handed to the client so soon after it, or announced anew."""
 DELIVERY_SECONDS: Final = 5.0
@@ -161,13 +162,23 @@ class Run:
                 self._clock.sleep(_LOOK_SECONDS)
 
     def say(self, record: AuditRecord) -> None:
-        """Sends a record to the audit topic; `confirm` tells whether it is there."""
+        """Sends a record to the audit topic; `confirm` tells whether it is there.
+
+        Nothing is said after the turn was lost: it would make a run look alive that others have taken for dead.
+        """
         sent_at = self._clock.monotonic()
+        if self._broken is None and sent_at - self._confirmed_at > HOLD_SECONDS:
+            self._broken = LostTurnError(None)
+        if self._broken is not None:
+            return
+
+        # What is said of another run does not show that this one lives.
+        own = record.run_id == self.run_id
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             self._unsaid -= 1
             if error is None:
-                self._confirmed_at = max(self._confirmed_at, sent_at)
+                self._confirmed_at = max(self._confirmed_at, sent_at) if own else self._confirmed_at
             else:
                 self.failed(error, doing=f"writing to {self._pool.audit}")
 
@@ -186,7 +197,7 @@ class Run:
                 self.failed(error.args[0], doing=f"writing to {self._pool.audit}")
                 return
         self._unsaid += 1
-        self._said_at = sent_at
+        self._said_at = sent_at if own else self._said_at
 
     def confirm(self) -> None:
         """Returns when all that was said is on the audit topic.
@@ -220,6 +231,8 @@ class Run:
         """Raises ``LostTurnError`` unless the run holds its turn now."""
         self._raise_if_broken()
         if not self.run_id or self._clock.monotonic() - self._confirmed_at > HOLD_SECONDS:
+            # For good: what is said from now on does not bring it back.
+            self._broken = LostTurnError(None)
             raise LostTurnError(None)
 
     def end(self, ending: Ending, *, tally: dict[str, int], error: str | None) -> None:
@@ -325,6 +338,7 @@ class Run:
             tally = {"found_written": found, "found_not_written": len(doubts) - found} if doubts else {}
             self.say(self._ended(run.run_id, Ending.ABANDONED, tally=tally, error=None))
             self.confirm()
+            self.tick()
         self.catch_up()
 
     def _ended(self, run_id: str, ending: Ending, *, tally: dict[str, int], error: str | None) -> RunEnded:

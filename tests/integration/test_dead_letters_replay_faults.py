@@ -1,0 +1,159 @@
+"""A replay that is killed again and again, stopped, cut off or left without brokers: each letter is replayed once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.proxy import BLACK_HOLE, PASS, TcpProxy
+from harness.dead_letters import replay
+from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write
+from harness.signals import frozen
+from harness.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay_sandbox.kafka import LocalKafka
+    from forebay_sandbox.pytest_plugin import NewKafka
+    from harness.live_pool import LivePool, NewPool
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+MOMENTS = [
+    ("run_started", 1, 0.0),
+    ("intent", 1, 0.0),
+    ("intent", 2, 0.0),
+    ("intent", 2, 0.5),
+    ("request", 1, 0.0),
+    ("request", 1, 0.002),
+    ("request", 25, 0.0),
+    ("request", 25, 0.001),
+    ("request", 40, 0.05),
+    ("replay", 1, 0.0),
+    ("replay", 7, 0.0),
+    ("replay", 7, 0.01),
+    ("replay", 20, 0.5),
+    ("run_ended", 1, 0.0),
+]
+"""Before or so many seconds after the n-th record of a kind: twenty letters are a batch."""
+
+
+@pytest.mark.parametrize(("kind", "number", "seconds"), MOMENTS)
+def test_whenever_a_replay_is_killed_each_letter_is_replayed_once(
+    pool: LivePool, kind: str, number: int, seconds: float
+) -> None:
+    wanted = write(pool, 41)
+    killed(pool, kind, number, seconds)
+    done = replay(pool, *SELECTION, "--yes")
+    assert done["replayed"] + done["already_replayed"] == len(wanted)
+    assert replays_by_id(pool) == Counter(wanted)
+    assert recorded_by_id(pool) == Counter(wanted)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_replay_killed_again_and_again_replays_each_letter_once(pool: LivePool, seed: int) -> None:
+    wanted = write(pool, 5_000)
+    rng = random.Random(seed)
+    for _ in range(5):
+        before = len(audits(pool))
+        with running(pool, "--rate", "500/s") as run:
+            wait_until("its turn, and some more replays", lambda: len(audits(pool)) > before)  # noqa: B023
+            time.sleep(rng.random() * 0.3)
+            run.kill()
+            run.communicate()
+        assert max(replays_by_id(pool).values()) == 1
+    replay(pool, *SELECTION, "--yes", "--rate", "2000/s")
+    assert replays_by_id(pool) == Counter(wanted)
+    assert recorded_by_id(pool) == Counter(wanted)
+
+
+def test_a_run_that_was_stopped_for_longer_than_its_lease_sends_nothing_that_another_has_sent(pool: LivePool) -> None:
+    wanted = write(pool, 100)
+    with running(pool, "--rate", "20/s") as stopped:
+        wait_until("a first replay", lambda: audits(pool))
+        with frozen(stopped):
+            done = replay(pool, *SELECTION, "--yes")
+            assert 0 < done["replayed"] < 100
+        _, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 0, err
+    assert replays_by_id(pool) == Counter(wanted)
+    assert recorded_by_id(pool) == Counter(wanted)
+
+
+@contextmanager
+def behind_proxy(new_kafka: NewKafka) -> Iterator[tuple[LocalKafka, TcpProxy]]:
+    """A broker with a second listener behind a proxy."""
+    port = free_port()
+    with TcpProxy(target_port=port) as proxy:
+        listener = Listener(name="PROXIED", port=port, advertised_port=proxy.port)
+        yield new_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=(Listener(name="DIRECT"), listener)),))), proxy
+
+
+def finish(pool: LivePool, run: subprocess.Popen[bytes], wanted: list[str]) -> None:
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert json.loads(out)["replayed"] == len(wanted), err
+    assert replays_by_id(pool) == Counter(wanted)
+    assert recorded_by_id(pool) == Counter(wanted)
+
+
+def test_a_broker_restarted_in_the_middle_of_a_replay_costs_only_time(new_kafka: NewKafka, new_pool: NewPool) -> None:
+    kafka = new_kafka()
+    pool = new_pool(kafka)
+    wanted = write(pool, 400)
+    with running(pool, "--rate", "40/s") as run:
+        wait_until("a first replay", lambda: audits(pool))
+        kafka.brokers[0].kill()
+        kafka.brokers[0].start()
+        finish(pool, run, wanted)
+
+
+@pytest.mark.parametrize("seconds", [4.0, 8.0, 14.0])
+def test_a_link_that_swallows_all_for_a_while_repeats_nothing(
+    new_kafka: NewKafka, new_pool: NewPool, seconds: float
+) -> None:
+    with behind_proxy(new_kafka) as (kafka, proxy):
+        pool = new_pool(kafka)
+        wanted = write(pool, 400)
+        with running(pool, "--rate", "40/s", bootstrap_servers=f"127.0.0.1:{proxy.port}") as run:
+            for _ in range(2):
+                count = len(audits(pool))
+                wait_until("more replays", lambda: len(audits(pool)) > count + 20)  # noqa: B023
+                proxy.set(BLACK_HOLE)
+                time.sleep(seconds)
+                proxy.set(PASS)
+            finish(pool, run, wanted)
+
+
+def test_what_a_killed_replay_has_on_its_way_for_four_seconds_is_not_sent_again(
+    new_kafka: NewKafka, new_pool: NewPool
+) -> None:
+    with behind_proxy(new_kafka) as (kafka, proxy):
+        pool = new_pool(kafka)
+        wanted = write(pool, 200)
+        for _ in range(3):
+            before = len(audits(pool))
+            with running(pool, "--rate", "40/s", bootstrap_servers=f"127.0.0.1:{proxy.port}") as run:
+                wait_until("its turn, and some more replays", lambda: len(audits(pool)) > before)  # noqa: B023
+                proxy.set(BLACK_HOLE)
+                time.sleep(1)
+                run.kill()
+                run.communicate()
+            with running(pool, "--rate", "10/s", "--limit", "10") as run:
+                time.sleep(3)
+                proxy.set(PASS)
+                run.communicate(timeout=60)
+            assert run.returncode == 0
+        replay(pool, *SELECTION, "--yes")
+        assert replays_by_id(pool) == Counter(wanted)
+        assert recorded_by_id(pool) == Counter(wanted)
