@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forebay_schemas.coordination import LEASE_SECONDS, NoticeKind
-from forebay_schemas.headers import ATTEMPT, FIRST_ENQUEUED_AT
+from forebay_schemas.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQUEUED_AT
 from forebay_schemas.offsets_metadata import NOTHING
 from forebay_worker import coordination, dead_letters, dispatch, outcome, ownership
 from forebay_worker.assignment import Assignment, Verdict
@@ -199,6 +199,40 @@ def _short_look_back() -> list[Patch]:
     return [(coordination, "LOOK_BACK_MS", int(LEASE_SECONDS * 1000))]
 
 
+def _expedited_before_copied() -> list[Patch]:
+    real = Reporter.expedite
+
+    def expedite(self: Reporter, work: Any) -> None:
+        real(self, work)
+        work.assignment.done.append(work.offset)
+
+    return [(Reporter, "expedite", expedite)]
+
+
+def _taken_received_again() -> list[Patch]:
+    return [(Assignment, "take_unread", lambda *_args: None)]
+
+
+def _expedited_with_the_high_deadline() -> list[Patch]:
+    real = dead_letters.expedited_record
+
+    def expedited_record(*args: Any, **more: Any) -> Any:
+        record = real(*args, **more)
+        record.headers[:] = [header for header in record.headers if header[0] != EXPEDITED_TIER]
+        return record
+
+    return [(outcome, "expedited_record", expedited_record)]
+
+
+def _cancelled_while_running_unreported() -> list[Patch]:
+    real = Dispatcher.gave_up
+
+    def gave_up(self: Dispatcher, work: Any, *, deadline_passed: bool) -> None:
+        real(self, work, deadline_passed=deadline_passed and not self._is_cancelled(work))
+
+    return [(Dispatcher, "gave_up", gave_up)]
+
+
 BUGS = [
     Bug(
         "commit-past-unfinished",
@@ -243,4 +277,16 @@ BUGS = [
         _full_commit_paused_for_ever,
     ),
     Bug("short-look-back", "a worker that comes late does not hear what the last one finished", _short_look_back),
+    Bug("expedited-before-copied", "an offset is finished before its copy lies in high", _expedited_before_copied),
+    Bug("taken-received-again", "what was handed on unread is handed on again when read", _taken_received_again),
+    Bug(
+        "expedited-with-the-high-deadline",
+        "an expedited request gets the default deadline of the high tier",
+        _expedited_with_the_high_deadline,
+    ),
+    Bug(
+        "cancelled-while-running-unreported",
+        "what is cancelled while it runs has no outcome",
+        _cancelled_while_running_unreported,
+    ),
 ]

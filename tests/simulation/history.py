@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
+from forebay_schemas.control import Control, ControlAction, control_key, encode_control
 from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
-from simulation.executions import Executions
+from simulation.executions import Executions, Place
 from simulation.groups import ClassicGroup, ConsumerGroup
 from simulation.ledger import Ledger, Violation
 from simulation.oracle import Oracle
@@ -50,6 +51,7 @@ class Plan:
     latency: Latency
     rates: FaultRates
     bounds: Bounds
+    control_share: float
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
@@ -128,6 +130,8 @@ def draw_plan(seed: int) -> Plan:
         bounds=bounds,
         faults=sorted((random.uniform(1, fault_seconds), kind) for kind in chosen),
         has_wrong_clocks=random.random() < 0.3,
+        # From a generator of its own: what a seed stood for before there were any is left as it was.
+        control_share=Random(seed + 2_000_003).choice((0.0, 0.1, 0.3, 0.8)),
     )
 
 
@@ -137,7 +141,9 @@ class History:
     def __init__(self, plan: Plan, *, trace: bool = False) -> None:
         self.plan = plan
         self._random = Random(plan.seed + 1_000_003)
+        self._control_random = Random(plan.seed + 3_000_003)
         self.scheduler = Scheduler()
+        self._last_place: Place | None = None
         ledger = Ledger(scheduler=self.scheduler, events_max=None if trace else EVENTS_SHOWN)
         executions = Executions(
             scheduler=self.scheduler,
@@ -285,7 +291,27 @@ class History:
                 self.scheduler.at(at + random.random() * 20, None, self._submit, tier, request_id, value)
 
     def _submit(self, tier: Tier, request_id: str, value: bytes) -> None:
-        self.broker.append(POOL.requests(tier), request_id.encode(), value, None)
+        record = self.broker.append(POOL.requests(tier), request_id.encode(), value, None)
+        random = self._control_random
+        if random.random() < self.plan.control_share:
+            if random.random() < 0.2 and self._last_place is not None:
+                place: Place | None = self._last_place  # a wrong handle: another request lies there
+            else:
+                place = record.place if random.random() < 0.8 else None
+            actions = [ControlAction.CANCEL]
+            if Tier.HIGH in self.plan.tiers and tier is not Tier.HIGH:
+                actions += [ControlAction.EXPEDITE] * 2
+            for _ in range(random.choice((1, 1, 1, 2))):
+                wait_seconds = random.random() * random.choice((0.1, 1.0, 10.0, 40.0))
+                self.scheduler.later(wait_seconds, None, self._control, random.choice(actions), request_id, place)
+        self._last_place = record.place
+
+    def _control(self, action: ControlAction, request_id: str, place: Place | None) -> None:
+        topic, partition, offset = place or (None, None, None)
+        control = Control(
+            action=action, request_id=request_id, topic=topic, partition=partition, offset=offset, at=0, by="sim"
+        )
+        self.broker.append(POOL.control, control_key(action, request_id), encode_control(control), None)
 
     def _submit_undecodable(self, number: int, tier: Tier) -> None:
         value = self._random.choice(

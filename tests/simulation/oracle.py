@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from forebay_schemas.control import ControlAction, decode_control
 from forebay_schemas.coordination import decode_notice
 from forebay_schemas.envelope import JsonCodec, deadline_ms
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import DLT_ORIGINAL_OFFSET, DLT_ORIGINAL_PARTITION, DLT_ORIGINAL_TOPIC, read_history
+from forebay_schemas.headers import (
+    DLT_ORIGINAL_OFFSET,
+    DLT_ORIGINAL_PARTITION,
+    DLT_ORIGINAL_TOPIC,
+    EXPEDITED_FROM,
+    read_history,
+)
 from forebay_schemas.offsets_metadata import decode_metadata
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason, Status
 from forebay_schemas.results import Result
@@ -67,6 +74,8 @@ class Oracle:
         self.accepted: dict[str, Accepted] = {}
         self.terminals: dict[str, list[Result]] = {}
         self.dead_ids: set[str] = set()
+        self.controls: defaultdict[str, list[tuple[ControlAction, int]]] = defaultdict(list)
+        self._moved: set[Place] = set()
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._partitions: defaultdict[Key, _Partition] = defaultdict(_Partition)
@@ -91,6 +100,8 @@ class Oracle:
             self._appended_dead_letter(record)
         elif topic == self._pool.coordination:
             self._appended_notice(record)
+        elif topic == self._pool.control:
+            self._appended_control(record)
 
     def _appended_request(self, record: LogRecord) -> None:
         self._partitions[record.topic_name, record.partition_number].records.append(record)
@@ -102,6 +113,9 @@ class Oracle:
             self.ledger.note(f"submitted {record.place}: undecodable ({error.request_id})")
             return
         record.request_id = request.request_id
+        if (moved_from := dict(record.header_list or ()).get(EXPEDITED_FROM)) is not None:
+            self._appended_copy(record, request.request_id, moved_from.decode())
+            return
         accepted = self.accepted.setdefault(request.request_id, Accepted())
         accepted.submissions += 1
         accepted.max_attempts = request.max_attempts
@@ -112,6 +126,32 @@ class Oracle:
         if request.request_id not in self.terminals:
             self._waiting_ids.add(request.request_id)
         self.ledger.note(f"submitted {request.request_id} at {record.place}")
+
+    def _appended_copy(self, record: LogRecord, request_id: str, moved_from: str) -> None:
+        topic, partition, offset = moved_from.rsplit(":", 2)
+        place = (topic, int(partition), int(offset))
+        self.ledger.note(f"{request_id} was expedited from {place} to {record.place}")
+        self.ledger.counts["expedited"] += 1
+        if not any(action is ControlAction.EXPEDITE for action, _ in self.controls[request_id]):
+            self.ledger.fail(f"{request_id} was expedited, which nobody asked for")
+        history = read_history(record.header_list)
+        record.attempt = history.attempt
+        if history.first_enqueued_at not in self.accepted[request_id].deadlines_ms:
+            self.ledger.fail(f"{request_id} was expedited with another first enqueue time")
+        if place in self._moved and not self._may_come_twice(request_id):
+            self.ledger.fail(f"{request_id} was expedited twice from {place}, and nothing explains it")
+        self._moved.add(place)
+        self._attempts[request_id][history.attempt] += 1
+
+    def _may_come_twice(self, request_id: str) -> bool:
+        return self.executions.may_repeat or self._written_twice[request_id] > 0
+
+    def _appended_control(self, record: LogRecord) -> None:
+        control = decode_control(record.value_bytes)
+        assert control is not None
+        self.controls[control.request_id].append((control.action, record.timestamp_ms))
+        self.ledger.counts["controls"] += 1
+        self.ledger.note(f"{control.action} of {control.request_id} at {control.place} is asked for")
 
     def _appended_retry(self, record: LogRecord) -> None:
         self._partitions[record.topic_name, record.partition_number].records.append(record)
@@ -152,6 +192,10 @@ class Oracle:
             left_ms = min(self.accepted[request_id].deadlines_ms.values()) - record.timestamp_ms
             if left_ms > 0:
                 self.ledger.fail(f"{request_id} has expired {left_ms} ms early")
+        if result.status is Status.CANCELLED:
+            self.ledger.counts["cancelled"] += 1
+            if not any(action is ControlAction.CANCEL for action, _ in self.controls[request_id]):
+                self.ledger.fail(f"{request_id} was cancelled, which nobody asked for")
         self.terminals.setdefault(request_id, []).append(result)
         self._waiting_ids.discard(request_id)
         self.ledger.counts["outcomes"] += 1
@@ -190,6 +234,10 @@ class Oracle:
     def started(self, worker: str, work: Work, *, now_ms: int) -> Execution:
         """A worker calls the backend, at ``now_ms`` on its own clock."""
         assert work.request is not None
+        request_id, record = work.request.request_id, work.record
+        place = (record.topic(), record.partition(), record.offset())
+        if place in self._moved and not self._may_come_twice(request_id):
+            self.ledger.fail(f"{worker} runs {request_id} at {place}, from where it was expedited")
         return self.executions.started(worker, work, self.accepted[work.request.request_id], now_ms=now_ms)
 
     def removed(self, record: LogRecord) -> None:
@@ -204,7 +252,7 @@ class Oracle:
     def is_finished(self, record: LogRecord) -> bool:
         """Whether the logs hold what became of a record."""
         request_id = record.request_id
-        if record.place in self._removed:
+        if record.place in self._removed or record.place in self._moved:
             return True
         if request_id is None:
             return record.place in self._dead_places
