@@ -177,18 +177,20 @@ def test_a_new_ttl_changes_nothing_else_in_the_envelope() -> None:
 
 
 def test_a_letter_is_shown_without_its_payload_unless_asked() -> None:
-    hidden = view_of(letter(), replayed=False, payload=False)
+    hidden = view_of(letter(), state=State.OPEN, deeds=[], payload=False)
     assert "payload" not in hidden["envelope"]
     assert (hidden["reason"], hidden["attempt"], hidden["error_class"]) == ("backend_error", 4, "forebay.backend_error")
     assert ["x-a", {"base64": "AP8="}] in hidden["headers"]
-    assert bytes(view_of(letter(), replayed=False, payload=True)["envelope"]["payload"]) == b'{"model": "m"}'
-    garbage = view_of(letter(value=b"\xff"), replayed=False, payload=False)
+    assert (
+        bytes(view_of(letter(), state=State.OPEN, deeds=[], payload=True)["envelope"]["payload"]) == b'{"model": "m"}'
+    )
+    garbage = view_of(letter(value=b"\xff"), state=State.OPEN, deeds=[], payload=False)
     assert "value" not in garbage
     assert garbage["problem"]
 
 
 def test_what_a_stranger_sent_does_not_steer_the_terminal() -> None:
-    text = view_text(view_of(letter(), replayed=False, payload=True))
+    text = view_text(view_of(letter(), state=State.OPEN, deeds=[], payload=True))
     assert "\x1b" not in text
     assert "boom\\x1b[31m" in text
 

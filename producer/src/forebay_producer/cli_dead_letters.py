@@ -10,12 +10,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from forebay_producer import cli_dead_letters_export, cli_dead_letters_replay
+from forebay_producer import cli_dead_letters_discard, cli_dead_letters_export, cli_dead_letters_replay
 from forebay_producer.cli_common import Output, Session, command, say, stdout_console, suggested, table, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.dead_letters import State, state_of
+from forebay_producer.dead_letters import state_of
+from forebay_producer.dead_letters_audit import Handled
 from forebay_producer.dead_letters_groups import OTHERS, By, Group, Groups
 from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text
+from forebay_producer.dead_letters_history import deeds_of
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_selection import NONE, Selection, rfc3339
 from forebay_producer.dead_letters_view import printable, view_of, view_text
@@ -113,20 +115,28 @@ def show(
     ],
     payload: Annotated[bool, typer.Option("--payload", help="With the payload: it may hold what is private.")] = False,
 ) -> None:
-    """Show all dead letters of one request, the newest last: envelope, headers, history, error.
+    """Show all dead letters of one request, the newest last: envelope, headers, error, and what was done with each.
 
     Exits 1 when there is none.
     """
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
-    handled = reader.handled()
     names = frozenset({request_id})
-    found: list[tuple[tuple[int, int, int], dict[str, Any]]] = []
-    for letter in reader.letters():
-        if letter.is_called(names):
-            view = view_of(letter, replayed=state_of(letter, handled) is State.REPLAYED, payload=payload)
-            found.append(((letter.at_ms, letter.partition, letter.offset), view))
-    found.sort(key=lambda one: one[0])
-    for number, (_, view) in enumerate(found):
+    found = [letter for letter in reader.letters() if letter.is_called(names)]
+    found.sort(key=lambda letter: (letter.at_ms, letter.partition, letter.offset))
+    handled = Handled(topic_id=reader.topic_id)
+    deeds: dict[tuple[int, int], list[dict[str, Any]]] = {(one.partition, one.offset): [] for one in found}
+    places = frozenset(deeds)
+    for record in reader.audit():
+        handled.add(record)
+        for place, deed in deeds_of(record, topic_id=reader.topic_id, places=places):
+            deeds[place].append(deed)
+    for number, letter in enumerate(found):
+        view = view_of(
+            letter,
+            state=state_of(letter, handled),
+            deeds=deeds[letter.partition, letter.offset],
+            payload=payload,
+        )
         if session.output is Output.JSON:
             sys.stdout.write(to_json(view) + "\n")
         else:
@@ -142,3 +152,4 @@ def _time(epoch_ms: int | None) -> str:
 
 cli_dead_letters_export.add_to(app)
 cli_dead_letters_replay.add_to(app)
+cli_dead_letters_discard.add_to(app)

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.dead_letters import Letter, LetterDecoder
-from forebay_producer.dead_letters_audit import Handled, decode_audit
+from forebay_producer.dead_letters_audit import AuditRecord, Handled, decode_audit
 from forebay_producer.passing import until_passed
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope_reader import EnvelopeReader
@@ -51,13 +51,18 @@ class DeadLetterReader:
         self.topic_id = self._ask_topic_id(admin)
         """Kafka's id of the dead-letter topic."""
 
+    def audit(self) -> Iterator[AuditRecord]:
+        """What the audit topic says of dead letters up to now, in its order."""
+        for record in self._read(self._pool.audit):
+            found = decode_audit(record.value())
+            if found is not None:
+                yield found
+
     def handled(self) -> Handled:
         """What the audit topic tells of dead letters up to now."""
         handled = Handled(topic_id=self.topic_id)
-        for record in self._read(self._pool.audit):
-            audit = decode_audit(record.value())
-            if audit is not None:
-                handled.add(audit)
+        for record in self.audit():
+            handled.add(record)
         return handled
 
     def letters(self) -> Iterator[Letter]:

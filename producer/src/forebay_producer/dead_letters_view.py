@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from forebay_producer.dead_letters import Letter
+from forebay_producer.dead_letters import Letter, State
 from forebay_schemas import headers as h
 from forebay_schemas.reasons import REASONS_BY_CODE
 
 
-def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
-    """Everything the letter says; the payload, and a value that is no envelope, only with ``payload``."""
+def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payload: bool) -> dict[str, Any]:
+    """Everything the letter says; the payload, and a value that is no envelope, only with ``payload``.
+
+    ``deeds``: what was done with it, as `dead_letters_history.deeds_of` has it.
+    """
     reason = REASONS_BY_CODE.get(letter.reason or "")
     view: dict[str, Any] = {
         "request_id": letter.request_id,
         "place": letter.place,
         "at": letter.at_ms,
-        "replayed": replayed,
+        "state": state.value,
+        "replayed": state is State.REPLAYED,
         "reason": letter.reason,
         "meaning": None if reason is None else reason.meaning,
         "action": None if reason is None else reason.action,
@@ -38,6 +43,7 @@ def view_of(letter: Letter, *, replayed: bool, payload: bool) -> dict[str, Any]:
             "timestamp": letter.header(h.DLT_ORIGINAL_TIMESTAMP),
             "group": letter.header(h.DLT_ORIGINAL_CONSUMER_GROUP),
         },
+        "history": deeds,
         "key": bytes_shown(letter.key),
         "value_bytes": None if letter.value is None else len(letter.value),
         "headers": [[name, bytes_shown(value)] for name, value in letter.headers],
@@ -58,6 +64,8 @@ def view_text(view: dict[str, Any]) -> str:
     for name, item in view.items():
         if name == "headers":
             lines += [(f"header {printable(header)}", _line(value)) for header, value in item]
+        elif name == "history":
+            lines += [("history", _deed_text(deed)) for deed in item]
         elif name in ("envelope", "original"):
             lines += [(f"{name} {printable(key)}", _line(value)) for key, value in item.items()]
         else:
@@ -79,6 +87,16 @@ def bytes_shown(value: bytes | None) -> str | dict[str, str] | None:
 def printable(text: str) -> str:
     """The text with its control characters escaped: what a stranger sent must not steer a terminal."""
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def _deed_text(deed: dict[str, Any]) -> str:
+    text = f"{deed['action']}ed {time_text(deed['at'])} by {deed['by']}"
+    return printable(text if "to" not in deed else f"{text} to {deed['to']}")
+
+
+def time_text(epoch_ms: int) -> str:
+    """Epoch milliseconds as people read them, in UTC."""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _line(value: object) -> str:

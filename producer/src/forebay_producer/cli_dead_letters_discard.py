@@ -1,0 +1,260 @@
+"""`forebay dead-letters discard` and `history`: letters that nobody needs any more; what was done before."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Final
+
+import typer
+from rich.text import Text
+
+from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cli_dead_letters_selection import SelectionOptions
+from forebay_producer.cli_progress import Interruption
+from forebay_producer.dead_letters import State, state_of
+from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, RunStarted
+from forebay_producer.dead_letters_history import PastRuns
+from forebay_producer.dead_letters_reader import DeadLetterReader
+from forebay_producer.dead_letters_run import InterruptedRunError, LostTurnError, Run
+from forebay_producer.dead_letters_selection import NONE, Selection, rfc3339
+from forebay_producer.dead_letters_view import printable
+from forebay_producer.who import user_and_host
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+
+BATCH_LETTERS_MAX: Final = 5_000
+"""So many places go into one audit record: 60 KB."""
+
+LAPSES_MAX: Final = 5
+"""So often the brokers may take a run's turn and then not its record."""
+
+_TICK_LETTERS: Final = 500
+
+_CLOCK: Final = SystemClock()
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands."""
+    command(app, "discard")(discard)
+    command(app, "history")(history)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What a run has met. ``found``: the open ones by reason."""
+
+    matched: int = 0
+    discarded: int = 0
+    already: int = 0
+    replayed: int = 0
+    found: Counter[str] = field(default_factory=Counter)
+    not_found: set[str] = field(default_factory=set)
+
+    def as_record(self, *, dry_run: bool) -> dict[str, Any]:
+        return {
+            "dry_run": dry_run,
+            "matched": self.matched,
+            "reasons": dict(self.found.most_common()),
+            "discarded": self.discarded,
+            "already_discarded": self.already,
+            "already_replayed": self.replayed,
+            "not_found": sorted(self.not_found),
+        }
+
+
+def discard(
+    session: Session,
+    *,
+    chosen: SelectionOptions,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")] = False,
+) -> None:
+    """Put dead letters away that nobody needs any more; a dry run unless --yes.
+
+    Discarded letters are not listed (list counts them) and never replayed. They stay in the topic until its retention
+    deletes them: show and export still find them. What was replayed is left alone. There is no way back but to restore
+    an export. Who discarded what, and when, stands on the audit topic: see history.
+
+    A run waits while another one replays or discards. Interrupted or killed, it can be started again.
+
+    Exits 0 when all that matched is discarded, by this run or before; 4 when some; 1 when nothing matched, or all of it
+    was replayed.
+    """
+    selection = chosen.selection(now_ms=_CLOCK.wall_ms())
+    if selection.is_everything:
+        raise UsageError("discard", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
+    reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
+    tally = _Tally(not_found=set(selection.ids))
+    failure: ForebayError | None = None
+    interrupted = False
+    if yes:
+        failure, interrupted = _discard(session, reader, selection, tally)
+    else:
+        handled = reader.handled()
+        for letter in reader.letters():
+            if selection.matches(letter):
+                _meet(letter, state_of(letter, handled), selection, tally)
+    _report(session, selection, tally, dry_run=not yes)
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if failure is not None:
+        say(f"error: {failure}")
+        partly = tally.discarded and failure.exit_code is not ExitCode.UNREACHABLE
+        raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
+    if not tally.found and not tally.already:
+        raise typer.Exit(ExitCode.FAILED)
+    raise typer.Exit(ExitCode.PARTLY if tally.not_found else ExitCode.OK)
+
+
+def _meet(letter: Any, state: State, selection: Selection, tally: _Tally) -> None:
+    tally.matched += 1
+    if tally.not_found:
+        tally.not_found -= letter.is_called(selection.ids)
+    if state is State.OPEN:
+        tally.found[letter.reason or NONE] += 1
+    elif state is State.REPLAYED:
+        tally.replayed += 1
+    else:
+        tally.already += 1
+
+
+def _discard(
+    session: Session, reader: DeadLetterReader, selection: Selection, tally: _Tally
+) -> tuple[ForebayError | None, bool]:
+    """What went wrong, and whether it was interrupted."""
+    failure: ForebayError | None = None
+    by = user_and_host()
+    with ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
+        opening = RunStarted(
+            at=0,
+            run_id="",
+            by=by,
+            does=Action.DISCARD,
+            dead_letter_topic_id=reader.topic_id,
+            selection=str(selection),
+        )
+        run = Run(
+            session.connection,
+            pool=session.pool,
+            clock=_CLOCK,
+            opening=opening,
+            wait_seconds=session.settings.delivery_timeout_seconds,
+            interrupted=lambda: interruption.came,
+            tell=say,
+        )
+        stack.enter_context(closing(run))
+        batch: list[tuple[int, int]] = []
+
+        def write() -> None:
+            tally.discarded += _write(run, batch, by=by, topic_id=reader.topic_id)
+            batch.clear()
+
+        try:
+            run.enter()
+            for number, letter in enumerate(reader.letters()):
+                if number % _TICK_LETTERS == 0:
+                    run.tick()
+                if interruption.came:
+                    break
+                if not selection.matches(letter):
+                    continue
+                state = state_of(letter, run.handled)
+                _meet(letter, state, selection, tally)
+                if state is State.OPEN:
+                    batch.append((letter.partition, letter.offset))
+                    if len(batch) == BATCH_LETTERS_MAX:
+                        write()
+            write()
+        except InterruptedRunError:
+            pass
+        except ForebayError as error:
+            failure = error
+        ending = Ending.INTERRUPTED if interruption.came else Ending.DONE
+        counts = {"matched": tally.matched, "discarded": tally.discarded, "already_discarded": tally.already}
+        run.end(
+            Ending.FAILED if failure else ending,
+            tally=counts | {"already_replayed": tally.replayed},
+            error=None if failure is None else str(failure),
+        )
+        return failure, interruption.came
+
+
+def _write(run: Run, batch: list[tuple[int, int]], *, by: str, topic_id: str) -> int:
+    """Returns how many were discarded once the audit topic has it. Saying it twice does no harm."""
+    lapses = 0
+    while True:
+        # Another run may have had its turn since they were found open.
+        places = [place for place in batch if not run.handled.was_replayed_from(*place)]
+        if not places:
+            return 0
+        try:
+            run.require_turn()
+            run.say(
+                DiscardAudit(
+                    at=_CLOCK.wall_ms(), run_id=run.run_id, by=by, dead_letter_topic_id=topic_id, places=places
+                )
+            )
+            run.confirm()
+            return len(places)
+        except LostTurnError as error:
+            lapses += 1
+            if lapses > LAPSES_MAX:
+                raise error.cause or error from None
+            run.enter()
+
+
+def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: bool) -> None:
+    record = tally.as_record(dry_run=dry_run)
+    if session.output is Output.JSON:
+        sys.stdout.write(to_json(record) + "\n")
+    else:
+        verb = "would be discarded" if dry_run else "discarded"
+        count = tally.found.total() if dry_run else tally.discarded
+        by_reason = ", ".join(f"{number:,} {printable(reason)}" for reason, number in tally.found.most_common(10))
+        lines = [f"{count:,} {verb}" + (f" ({by_reason})" if by_reason else "")]
+        if tally.already:
+            lines.append(f"{tally.already:,} discarded before")
+        if tally.replayed:
+            lines.append(f"{tally.replayed:,} left alone, replayed before")
+        lines += [f"no dead letter of {printable(name)}" for name in sorted(tally.not_found)]
+        sys.stdout.writelines(line + "\n" for line in lines)
+    sys.stdout.flush()
+    if not tally.matched:
+        say(f"error: no dead letter matches {selection}")
+    elif dry_run and tally.found:
+        say("dry run: nothing was discarded; --yes does it")
+
+
+def history(session: Session) -> None:
+    """Show what was done with the pool's dead letters: a line for each replay or discard, the newest last.
+
+    selection: the options that chose the letters, as one could type them again. letters: how many were replayed or
+    discarded. ending: done, interrupted (Ctrl-C), failed, canary_failed, abandoned (killed; the next run cleared up
+    what it left in doubt), or that it has not ended: it goes on, or was killed and no run has followed it yet.
+    """
+    reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
+    past = PastRuns()
+    for record in reader.audit():
+        past.add(record)
+    runs = past.runs()
+    if session.output is Output.JSON:
+        for run in runs:
+            sys.stdout.write(to_json(asdict(run)) + "\n")
+        return
+    if not runs:
+        say("nothing was replayed or discarded")
+        return
+    shown = table("started_at", "by", "action", "letters", "ending", "selection", right=frozenset({"letters"}))
+    for run in runs:
+        shown.add_row(
+            rfc3339(run.started_at // 1000 * 1000),
+            Text(printable(run.by)),
+            run.action.value,
+            f"{run.letters:,}",
+            Text(printable(run.ending_text)),
+            Text(printable(run.selection)),
+        )
+    stdout_console().print(shown)
