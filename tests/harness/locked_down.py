@@ -62,6 +62,6 @@ def without(acls: Iterable[Acl], gone: Acl) -> list[Acl]:
 
 def grant_roles(secure: SecureKafka, *roles: str, pool: str, principal: str) -> list[Acl]:
     """Grants exactly what the table says; returns it."""
-    acls = [acl for role in roles for acl in documented_acls(role, pool=pool, principal=principal)]
+    acls = list({acl: None for role in roles for acl in documented_acls(role, pool=pool, principal=principal)})
     secure.allow(*acls)
     return acls

@@ -103,8 +103,13 @@ class ControlDesk:
         Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: it is not written down.
         """
         if not self._topics_exist:
-            topics = [self._pool.control, self._pool.coordination]
-            require_topics(self._client, topics, connection=self._connection, pool=self._pool.name)
+            for topic, operation in (
+                (self._pool.control, Operation.WRITE),
+                (self._pool.coordination, Operation.READ),
+            ):
+                require_topics(
+                    self._client, [topic], connection=self._connection, pool=self._pool.name, operation=operation
+                )
             self._topics_exist = True
         if wait_seconds <= 0:
             self._write(action, targets)

@@ -47,7 +47,9 @@ class DeadLetterReader:
         self._clock = clock
         admin = make_admin(connection, client_id=CLIENT_ID)
         topics = [pool.dead_letter, pool.audit]
-        self._partitions = require_topics(admin, topics, connection=connection, pool=pool.name)
+        self._partitions = require_topics(
+            admin, topics, connection=connection, pool=pool.name, operation=Operation.READ
+        )
         self.topic_id = self._ask_topic_id(admin)
         """Kafka's id of the dead-letter topic."""
 

@@ -10,6 +10,9 @@ from forebay_schemas.permissions import Access, Operation, Resource, on_group, o
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import Pool
 
+READER_GROUP: Final = "forebay-reader"
+"""The group of all that read topics without being members of a group."""
+
 
 class Role(StrEnum):
     """Who needs it: one principal may have several of them."""
@@ -50,6 +53,11 @@ def _groups(role: Role, operation: Operation, why: str) -> Acl:
     return Acl(role=role, operations=(operation,), resource=Resource.GROUP, name="forebay.<pool>.", why=why)
 
 
+def _reader(role: Role) -> Acl:
+    why = "looks for a coordinator whenever it reads a topic, though it joins no group"
+    return Acl(role=role, operations=(_D,), resource=Resource.GROUP, name=READER_GROUP, why=why)
+
+
 ACLS: Final = (
     _topic(Role.WORKER, (_R,), "requests.", "takes requests"),
     _topic(Role.WORKER, (_R, _W), "retry.", "writes retries and takes them when they are due"),
@@ -59,15 +67,25 @@ ACLS: Final = (
     _topic(Role.WORKER, (_R,), "control", "hears of cancels and expedites"),
     _topic(Role.WORKER, (_W,), "requests.high", "copies there what is expedited"),
     _groups(Role.WORKER, _R, "is a member of the pool's groups, and commits"),
+    _reader(Role.WORKER),
     _topic(Role.SUBMIT, (_W,), "requests.", "writes requests; `--wait` needs those of `forebay results` too"),
     _topic(Role.RESULTS, (_R,), "results", "reads outcomes"),
+    _reader(Role.RESULTS),
     _topic(Role.BACKLOG, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
     _groups(Role.BACKLOG, _D, "looks at what the workers have committed"),
+    _reader(Role.BACKLOG),
     _topic(Role.CONTROL, (_W,), "control", "writes cancels and expedites"),
     _topic(Role.CONTROL, (_R,), "coordination", "hears what the workers answer"),
+    _reader(Role.CONTROL),
     _topic(Role.DEAD_LETTERS, (_R,), "dead-letter", "reads dead letters"),
     _topic(Role.DEAD_LETTERS, (_R, _W), "audit", "notes what was replayed, and heeds it"),
-    _topic(Role.DEAD_LETTERS, (_W,), "requests.", "writes replays"),
+    _topic(
+        Role.DEAD_LETTERS,
+        (_W,),
+        "requests.",
+        "writes replays; with those of `forebay backlog` and `forebay results`, at which it looks meanwhile",
+    ),
+    _reader(Role.DEAD_LETTERS),
     _topic(
         Role.TOPICS,
         (Operation.CREATE, Operation.DESCRIBE_CONFIGS, Operation.DESCRIBE),
@@ -85,4 +103,5 @@ def worker_needs(pool: Pool) -> list[Access]:
         *(on_topic(_W, name) for name in [*pool.retries, pool.results, pool.dead_letter, pool.coordination]),
         on_topic(_W, pool.requests(Tier.HIGH)),
         *(on_group(_R, name) for name in [*groups, pool.retry_group]),
+        on_group(_D, READER_GROUP),
     ]

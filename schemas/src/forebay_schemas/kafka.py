@@ -14,11 +14,12 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from forebay_schemas.acls import READER_GROUP
 from forebay_schemas.connection_trouble import find_trouble, refused_credentials
 from forebay_schemas.connection_watch import ConnectionWatch
 from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
-from forebay_schemas.permissions import Access, Operation, denied_error, is_denied, on_topic
+from forebay_schemas.permissions import Access, Operation, Resource, denied_error, is_denied, on_group, on_topic
 from forebay_schemas.principal import principal_of
 from forebay_schemas.properties import property_lines
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
@@ -204,9 +205,12 @@ def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) 
 
 
 def reader_config(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
-    """A consumer that follows a topic by itself (assign, not subscribe) and commits nothing."""
+    """A consumer that follows a topic by itself (assign, not subscribe) and commits nothing.
+
+    It never joins its group, but looks for the group's coordinator all the same (librdkafka 2.16, seen).
+    """
     config = {"fetch.wait.max.ms": 100, "fetch.queue.backoff.ms": 10} | _common(connection, client_id=client_id)
-    return config | {"group.id": client_id, "enable.auto.commit": False, "enable.auto.offset.store": False}
+    return config | {"group.id": READER_GROUP, "enable.auto.commit": False, "enable.auto.offset.store": False}
 
 
 def make_admin(connection: KafkaConnection, *, client_id: str) -> AdminClient:
@@ -266,6 +270,9 @@ def as_forebay_error(
             f"no broker answered at {connection.bootstrap_servers} while {doing} ({error.str()}); "
             "check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
         )
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and (needs is None or needs.resource is Resource.TOPIC):
+        # Of what reads a topic without being a member of any group.
+        needs = on_group(Operation.DESCRIBE, READER_GROUP)
     if needs is not None and is_denied(error):
         return denied_error(needs, principal=connection.principal, doing=doing)
     return KafkaFailedError(f"Kafka refused while {doing}: {error.str()} ({error.name()})")

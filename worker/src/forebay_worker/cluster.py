@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.acls import worker_needs
 from forebay_schemas.connection_trouble import refused_credentials
-from forebay_schemas.kafka import KafkaConnection, as_forebay_error, make_admin, require_topics
+from forebay_schemas.kafka import KafkaConnection, as_forebay_error, ask_metadata, make_admin, require_topics
 from forebay_schemas.permissions import Operation, denied_error, error_text, missing, on_group, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import Pool
@@ -32,16 +32,16 @@ class Cluster:
         """
         pool = self._pool
         admin = make_admin(self._connection, client_id=self._worker_id)
-        topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
-        topics += [pool.coordination, pool.control]
-        found = require_topics(admin, topics, connection=self._connection, pool=pool.name)
+        ask_metadata(admin, connection=self._connection, doing="listing topics")
         try:
             lacking = missing(admin, worker_needs(pool))
         except KafkaException as error:
             raise as_forebay_error(error.args[0], connection=self._connection, doing="asking what is allowed") from None
         if lacking:
             raise denied_error(*lacking, principal=self._principal, doing="starting")
-        return found
+        topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
+        topics += [pool.coordination, pool.control]
+        return require_topics(admin, topics, connection=self._connection, pool=pool.name)
 
     def explain_writing(self, error: KafkaError, topic: str) -> str:
         """Why a record could not be written."""
