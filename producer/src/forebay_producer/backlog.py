@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from forebay_producer.passing import until_passed
 from forebay_producer.topic_admin import Edge, TopicAdmin
@@ -102,11 +101,11 @@ class BacklogReader:
         self._connection = connection
         self._pool = pool
         self._clock = clock
-        self._admin: AdminClient = make_admin(connection, client_id="forebay-backlog")
-        self._topics = TopicAdmin(self._admin, connection=connection)
+        admin = make_admin(connection, client_id="forebay-backlog")
+        self._topics = TopicAdmin(admin, connection=connection)
         names = {tier: pool.requests(tier) for tier in TIERS}
         counts = require_topics(
-            self._admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ
+            admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ
         )
         self._partitions = {tier: [(names[tier], number) for number in range(counts[names[tier]])] for tier in TIERS}
         config = reader_config(connection, client_id="forebay-backlog") | {
@@ -115,6 +114,9 @@ class BacklogReader:
             "auto.offset.reset": "earliest",
         }
         self._consumer = create_client(Consumer, config)
+        # They join nothing: an admin client could be asked the same, but one whose answer comes from a broker that no
+        # longer coordinates the group ends the process (librdkafka 2.16.1: segmentation fault or failed assertion).
+        self._groups = {tier: create_client(Consumer, config | {"group.id": pool.group(tier)}) for tier in TIERS}
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +126,8 @@ class BacklogReader:
 
     def close(self) -> None:
         """Lets go of the brokers."""
-        self._consumer.close()
+        for consumer in (self._consumer, *self._groups.values()):
+            consumer.close()
 
     def sample(self) -> Sample:
         """The state of all partitions now."""
@@ -164,15 +167,8 @@ class BacklogReader:
         wanted = [TopicPartition(topic, number) for topic, number in self._partitions[tier]]
         group = self._pool.group(tier)
 
-        def ask() -> Iterable[Any]:
-            answers = self._admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=METADATA_TIMEOUT_SECONDS
-            )
-            found: Iterable[Any] = answers[group].result().topic_partitions
-            return found
-
         try:
-            found = until_passed()(ask)
+            found = until_passed()(self._groups[tier].committed, wanted, timeout=METADATA_TIMEOUT_SECONDS)
         except KafkaException as error:
             doing = f"reading what group {group} has committed"
             needs = on_group(Operation.DESCRIBE, group)
