@@ -37,13 +37,15 @@ _POLL_SECONDS: Final = 0.1
 class PartitionState:
     """Offsets of one partition. ``committed``: None when the group has committed nothing there.
 
-    ``finished_beyond``: how many records above the committed offset its metadata says are finished.
+    ``finished_beyond``, ``running``: how many records from the committed offset on its metadata says are finished, or
+    running.
     """
 
     first: int
     end: int
     committed: int | None
     finished_beyond: int
+    running: int = 0
 
     @property
     def head(self) -> int:
@@ -201,5 +203,10 @@ def _state(first: int, end: int, committed: TopicPartition | None) -> PartitionS
     if committed is None:
         return PartitionState(first=first, end=end, committed=None, finished_beyond=0)
     metadata = decode_metadata(committed.offset, committed.metadata)
-    beyond = metadata.finished_count if metadata is not None else 0
-    return PartitionState(first=first, end=end, committed=committed.offset, finished_beyond=beyond)
+    return PartitionState(
+        first=first,
+        end=end,
+        committed=committed.offset,
+        finished_beyond=metadata.finished_count if metadata is not None else 0,
+        running=len(metadata.running) if metadata is not None else 0,
+    )

@@ -2,8 +2,8 @@
 
 A tier tolerates so long a wait: high 3 s, mid 60 % of its default deadline, low any. A replay joins its tier's queue,
 so all that come after it there and in the tiers below wait longer. Replays go only while nobody's wait grows beyond
-what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what is not finished in a tier and
-those above it, by the rate at which the pool's workers finish requests, as measured while they had some.
+what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what has not been started in a tier
+and those above it, by the rate at which the pool's workers finish requests, as measured while they had some.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The pool at one moment. ``waiting``: requests of each tier that are not finished.
+    """The pool at one moment. ``waiting``: requests of each tier that have not been started.
 
     ``finished``: how many have been finished since whenever, in all tiers together. ``at_seconds``: monotonic.
     """

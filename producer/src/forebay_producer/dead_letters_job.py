@@ -260,7 +260,7 @@ class ReplayJob:
         self._follower.observe(
             Load(
                 at_seconds=sample.at_seconds,
-                waiting={tier: sum(one.waiting for one in sample.tiers[tier]) for tier in TIERS},
+                waiting={tier: sum(max(0, one.waiting - one.running) for one in sample.tiers[tier]) for tier in TIERS},
                 finished=sum(one.done for tier in TIERS for one in sample.tiers[tier]),
             )
         )
