@@ -224,6 +224,11 @@ class Handled:
         """Whether the dead letter at this place was discarded."""
         return self._discarded.has(partition, offset)
 
+    @property
+    def knows_requests(self) -> bool:
+        """Whether any replay is known: else no letter needs to be asked whose it is."""
+        return bool(self._requests)
+
     def has_request(self, request_id: str | None, replay_count: int) -> bool:
         """Whether this replay of the request was made, from whichever of its dead letters: a crash can make two."""
         return request_id is not None and (request_id, replay_count) in self._requests

@@ -19,8 +19,8 @@ ERRORS_MAX: Final = 20
 ERROR_CHARS_MAX: Final = 300
 
 # Two errors that differ in their ids, counts and times are one. Their beginning may be a status: HTTP 404.
-_KEPT_CHARS: Final = 10
-_VARYING: Final = str.maketrans("", "", "0123456789abcdefABCDEF-")
+_KEPT_BYTES: Final = 10
+_VARYING: Final = b"0123456789abcdefABCDEF-"
 
 
 class By(StrEnum):
@@ -73,7 +73,7 @@ class Group:
     first_seen: int | None = None
     last_seen: int | None = None
     sample_ids: deque[str] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
-    _errors: dict[str, ErrorCount] = field(default_factory=dict)
+    _errors: dict[bytes, ErrorCount] = field(default_factory=dict)
 
     @property
     def is_discarded(self) -> bool:
@@ -98,9 +98,11 @@ class Group:
         self._count_error((letter.error or "")[:ERROR_CHARS_MAX])
 
     def _count_error(self, error: str) -> None:
-        sort = error[:_KEPT_CHARS] + error[_KEPT_CHARS:].translate(_VARYING)
+        # As bytes it takes a tenth of the time.
+        text = error.encode(errors="replace")
+        sort = text[:_KEPT_BYTES] + text[_KEPT_BYTES:].translate(None, _VARYING)
         if sort not in self._errors and len(self._errors) >= ERRORS_MAX:
-            sort = error = OTHERS
+            sort, error = b"", OTHERS
         counted = self._errors.get(sort)
         if counted is None:
             counted = self._errors[sort] = ErrorCount(error)
