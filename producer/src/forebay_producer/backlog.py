@@ -106,9 +106,7 @@ class BacklogReader:
         admin = make_admin(connection, client_id="forebay-backlog")
         self._topics = TopicAdmin(admin, connection=connection)
         names = {tier: pool.requests(tier) for tier in TIERS}
-        counts = require_topics(
-            admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ
-        )
+        counts = require_topics(admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ)
         self._partitions = {tier: [(names[tier], number) for number in range(counts[names[tier]])] for tier in TIERS}
         config = reader_config(connection, client_id="forebay-backlog") | {
             # One record of each partition is all that is wanted.

@@ -12,7 +12,7 @@ from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_schemas.errors import UsageError
 from forebay_schemas.tiers import TIERS
 
-_PANEL: Final = "Which dead letters (all of them unless told; each filter may be repeated and means any of its values)"
+_PANEL: Final = "Which dead letters (a repeated filter means any of its values)"
 
 
 def _option(name: str, metavar: str, help_text: str) -> Any:
