@@ -11,7 +11,6 @@ from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from forebay_producer.passing import until_passed
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.kafka import (
@@ -24,6 +23,7 @@ from forebay_schemas.kafka import (
     require_topics,
 )
 from forebay_schemas.offsets_metadata import decode_metadata
+from forebay_schemas.passing import until_passed
 from forebay_schemas.permissions import Operation, on_group
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import Pool

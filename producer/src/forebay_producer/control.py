@@ -12,7 +12,6 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
-from forebay_producer.passing import PASSING, until_passed
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import Clock
 from forebay_schemas.control import (
@@ -36,6 +35,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.passing import PASSING, until_passed
 from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 

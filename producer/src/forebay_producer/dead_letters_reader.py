@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient
 
 from forebay_producer.dead_letters import Letter, LetterDecoder
 from forebay_producer.dead_letters_audit import AuditRecord, Handled, decode_audit
-from forebay_producer.passing import until_passed
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope_reader import EnvelopeReader
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
@@ -27,6 +26,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.passing import until_passed
 from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.topics import Pool
 

@@ -32,7 +32,6 @@ from forebay_producer.dead_letters_audit import (
 )
 from forebay_producer.dead_letters_journal import Journal, OpenRun
 from forebay_producer.dead_letters_readback import ReadBack
-from forebay_producer.passing import PASSING, until_passed
 from forebay_producer.sender import QUEUED_KBYTES_MAX
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
@@ -46,6 +45,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.passing import PASSING, until_passed
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
 CLIENT_ID: Final = "forebay-dead-letters"

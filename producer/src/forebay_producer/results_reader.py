@@ -10,7 +10,6 @@ from typing import Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from forebay_producer.passing import PASSING, until_passed
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import ForebayError, TopicMissingError
 from forebay_schemas.kafka import (
@@ -22,6 +21,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.passing import PASSING, until_passed
 from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.results import Result, ResultError, decode_result
 from forebay_schemas.topics import Pool

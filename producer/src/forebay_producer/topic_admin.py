@@ -17,9 +17,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 from confluent_kafka.cimpl import NewTopic
 
-from forebay_producer.passing import until_passed
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
+from forebay_schemas.passing import until_passed
 from forebay_schemas.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.topic_drift import Drift, drift_of
 from forebay_schemas.topics import TopicSpec

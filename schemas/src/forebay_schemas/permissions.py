@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from forebay_schemas.errors import DeniedError
+from forebay_schemas.passing import until_passed
 
 ANSWER_SECONDS_MAX: Final = 10.0
 
@@ -98,8 +99,10 @@ def missing(admin: AdminClient, needed: Iterable[Access]) -> list[Access]:
     do not answer.
     """
     wanted = list(needed)
-    allowed = _allowed_on_topics(admin, [each.name for each in wanted if each.resource is Resource.TOPIC])
-    allowed |= _allowed_on_groups(admin, [each.name for each in wanted if each.resource is Resource.GROUP])
+    topics = [each.name for each in wanted if each.resource is Resource.TOPIC]
+    groups = [each.name for each in wanted if each.resource is Resource.GROUP]
+    # A group's coordinator is still loading for some seconds after its broker came up.
+    allowed = until_passed()(_allowed_on_topics, admin, topics) | until_passed()(_allowed_on_groups, admin, groups)
     lacking = []
     for access in wanted:
         operations = allowed.get((access.resource, access.name))

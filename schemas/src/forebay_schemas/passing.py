@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS
+_SECONDS_MAX: Final = 10.0
 
 # Metadata names the leader of a new partition, and the epoch, some milliseconds before that leader knows.
 PASSING: Final = {
@@ -33,7 +33,7 @@ def until_passed() -> Retrying:
     """Repeats a question to the brokers while its error is a passing one, for ten seconds; raises the last error."""
     return Retrying(
         retry=retry_if_exception(is_passing),
-        stop=stop_after_delay(METADATA_TIMEOUT_SECONDS),
+        stop=stop_after_delay(_SECONDS_MAX),
         wait=wait_fixed(0.05),
         reraise=True,
     )
