@@ -60,7 +60,7 @@ class ConnectionWatch:
         return failure.str() if failure is not None and failure.code() == KafkaError._AUTHENTICATION else None
 
     def add(self, client: Any, properties: Mapping[str, Any]) -> None:
-        """Gives ``client`` new credentials when there are some."""
+        """Leaves new credentials in the client's ``new_credentials`` when there are some; it takes them when polled."""
         username, password = (properties.get(name) for name in _CREDENTIALS)
         if self._reread is None or not username or not password:
             return
@@ -68,7 +68,7 @@ class ConnectionWatch:
             if self._credentials is None:
                 self._credentials = (username, password)
             elif self._credentials != (username, password):
-                client.set_sasl_credentials(*self._credentials)
+                client.new_credentials = self._credentials
             self._clients.add(client)
             if not self._is_looking:
                 self._is_looking = True
@@ -88,12 +88,10 @@ class ConnectionWatch:
                 return
             self._credentials = (username, password)
             self.rotations += 1
+            self._failure = None  # it was of the old ones
             clients = list(self._clients)
             for client in clients:
-                try:
-                    client.set_sasl_credentials(username, password)
-                except RuntimeError:
-                    self._clients.discard(client)  # it was closed
+                client.new_credentials = (username, password)
         _log.info("new credentials handed to %d Kafka clients", len(clients))
 
     def _look_again(self) -> None:

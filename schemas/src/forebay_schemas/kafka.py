@@ -222,11 +222,35 @@ _Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 
 
 class _WatchedConsumer(Consumer):
-    """One that can be referred to weakly: the client's own types cannot."""
+    """One that can be referred to weakly, which the client's own types cannot, and that takes new credentials between
+    two polls: from another thread ``set_sasl_credentials`` waits for as long as a consumer is polled (2.16, seen)."""
+
+    new_credentials: tuple[str, str] | None = None
+
+    def poll(self, *args: Any, **kwargs: Any) -> Any:
+        if self.new_credentials is not None:
+            credentials, self.new_credentials = self.new_credentials, None
+            self.set_sasl_credentials(*credentials)
+        return super().poll(*args, **kwargs)
 
 
 class _WatchedProducer(Producer):
     """Likewise."""
+
+    new_credentials: tuple[str, str] | None = None
+
+    def poll(self, *args: Any, **kwargs: Any) -> Any:
+        self._take_credentials()
+        return super().poll(*args, **kwargs)
+
+    def flush(self, *args: Any, **kwargs: Any) -> Any:
+        self._take_credentials()
+        return super().flush(*args, **kwargs)
+
+    def _take_credentials(self) -> None:
+        credentials, self.new_credentials = self.new_credentials, None
+        if credentials is not None:
+            self.set_sasl_credentials(*credentials)
 
 
 _WATCHED: Final[dict[Any, Any]] = {Consumer: _WatchedConsumer, Producer: _WatchedProducer}
@@ -292,6 +316,7 @@ def ask_metadata(
     there; ``BrokerUnreachableError`` after ``timeout_seconds``.
     """
     end = time.monotonic() + timeout_seconds
+    client.poll(0)  # one that was idle takes its new credentials
     failure = KafkaError(KafkaError._TIMED_OUT)
     for seconds in (*_FIRST_LOOKS_SECONDS, timeout_seconds):
         left = min(seconds, end - time.monotonic())
