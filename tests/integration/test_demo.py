@@ -56,6 +56,30 @@ def test_the_demo_loses_nothing_and_ends_in_one_json_object(kafka: KafkaAccess, 
     assert left == []
 
 
+@pytest.mark.long
+def test_free_users_who_pay_the_fee_while_waiting_are_served_sooner_and_once(
+    kafka: KafkaAccess, tmp_path: Path
+) -> None:
+    # Pictures a tenth as slow as the demo's: all that happens is as much quicker.
+    run = ("demo", "--scenario=drawing", "--image-seconds=1.5", "--out=out")
+    ran = sandbox(*run, env=environment(kafka), cwd=tmp_path)
+    # Seconds are promised of a machine that has nothing else to do, and of images that take ten times as long.
+    broken = [line for line in ran.stderr.splitlines() if line.startswith("broken promise:")]
+    assert [sentence for sentence in broken if "what paying users waited" not in sentence] == [], ran.stderr
+    assert ran.returncode == (1 if broken else 0), ran.stderr
+    figures = json.loads(ran.stdout.splitlines()[-1])
+    assert (figures["accepted"], figures["completed"]) == (104, 104)
+    assert (figures["lost"], figures["duplicated"], figures["not_drawn"], figures["wrong_pictures"]) == (0, 0, 0, 0)
+    fee, free = figures["users"]["fee"], figures["users"]["free"]
+    assert fee["count"] >= 5
+    assert fee["false_answers"] == 0
+    assert fee["saved_p50_seconds"] > 0
+    assert fee["after_fee"]["p50_wait_seconds"] < free["p50_wait_seconds"]
+    assert (tmp_path / "out" / "demo-drawing.png").read_bytes().startswith(b"\x89PNG")
+    left = [topic for topic in kafka.admin().list_topics(timeout=10).topics if topic.startswith("forebay.demo-")]
+    assert left == []
+
+
 def test_a_demo_that_is_killed_leaves_nothing_running(kafka: KafkaAccess, tmp_path: Path) -> None:
     with subprocess.Popen(
         [COMMAND, "demo", "--out=out"], env=environment(kafka), cwd=tmp_path, stderr=subprocess.PIPE, text=True
