@@ -132,6 +132,11 @@ def test_what_cannot_be_replayed_is_named_and_stays(pool: LivePool) -> None:
         ((), 2, "give --id ID, --reason CODE or another filter"),
         (("--tier", "urgent"), 2, "error: --tier: is 'urgent'; give high, mid, low or -"),
         (("--id", "x", "--ttl", "8d"), 2, "error: --ttl: is '8d'; give 1ms to 7d"),
+        (
+            ("--id", "x", "--rate", "fast"),
+            2,
+            "error: --rate: is 'fast'; give so many a second, a minute or an hour, 20/s or 600/m",
+        ),
         (("--id", "nobody"), 1, "error: no dead letter matches --id nobody\n"),
         (("--reason", "typo"), 1, "error: no dead letter matches --reason typo; known reasons are completed"),
     ],

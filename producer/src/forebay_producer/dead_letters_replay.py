@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from forebay_producer.dead_letters import Refusal, Replay
 from forebay_producer.dead_letters_audit import IntendedReplay, Intent, ReplayAudit
-from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, LostTurnError, Run
+from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError
@@ -97,7 +97,7 @@ class Replayer:
                     raise BrokerUnreachableError(
                         f"the brokers take more than {ACT_SECONDS:g} s for a record: nothing is replayed so slowly"
                     )
-            except (LostTurnError, BrokerUnreachableError) as error:
+            except PASSING_ERRORS as error:
                 lapses += 1
                 if self._clock.monotonic() > give_up_at or lapses > LAPSES_MAX:
                     raise (error.cause or error) if isinstance(error, LostTurnError) else error from None

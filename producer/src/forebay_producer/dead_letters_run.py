@@ -63,6 +63,16 @@ _BATCH_RECORDS_MAX: Final = 1000
 _AUDIT_PARTITION: Final = 0
 
 
+# What a client says of purged records, and of topics that a broker which has just started does not know of yet.
+_ALSO_PASSING: Final = {
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._STATE,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+}
+
+
 class InterruptedRunError(ForebayError):
     """Whoever started the run wants it to stop."""
 
@@ -79,6 +89,10 @@ class LostTurnError(ForebayError):
         self.cause = cause
 
 
+PASSING_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingError)
+"""What a run tries again after: its topics were there when it began, so one that is missing comes back."""
+
+
 def is_passing_failure(error: KafkaError) -> bool:
     """Whether trying again may help, with a new client if need be; what failed so may have been written."""
     return (
@@ -86,7 +100,7 @@ def is_passing_failure(error: KafkaError) -> bool:
         or error.retriable()
         or error.fatal()
         or error.code() in PASSING
-        or error.code() in (KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE)
+        or error.code() in _ALSO_PASSING
     )
 
 
@@ -155,7 +169,7 @@ class Run:
                 give_up_at = self._clock.monotonic() + self._wait_seconds
                 self._clear_up()
                 return
-            except (LostTurnError, BrokerUnreachableError) as error:
+            except PASSING_ERRORS as error:
                 if self._clock.monotonic() > give_up_at:
                     raise (error.cause or error) if isinstance(error, LostTurnError) else error from None
                 self._check_interrupted()
@@ -357,7 +371,8 @@ class Run:
             )
             self._read_to(end)
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}") from None
+            failure = as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}")
+            raise (LostTurnError(failure) if is_passing_failure(error.args[0]) else failure) from None
 
     def _read_to(self, end: int) -> None:
         heard_at = self._clock.monotonic()

@@ -19,7 +19,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
-from forebay_schemas.passing import until_passed
+from forebay_schemas.passing import is_passing, until_passed
 from forebay_schemas.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.topic_drift import Drift, drift_of
 from forebay_schemas.topics import TopicSpec
@@ -145,7 +145,13 @@ class TopicAdmin:
 
         def ask() -> dict[tuple[str, int], int]:
             answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT)
-            return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            try:
+                return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
+            except KafkaException as error:
+                if is_passing(error):
+                    # After a broker's restart the client would go on asking with the leaders' old epochs.
+                    self._admin.list_topics(timeout=_TIMEOUT)
+                raise
 
         return self._ask(lambda: until_passed()(ask), doing="reading offsets")
 
