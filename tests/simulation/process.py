@@ -157,9 +157,7 @@ class Cluster:
             (worker, "threading", threading),
             (worker, "SystemClock", self._make_clock),
             (worker, "create_client", self._create_client),
-            (cluster, "make_admin", lambda *_args, **_more: None),
-            (cluster, "require_topics", self._require_topics),
-            (cluster, "missing", lambda *_args: []),
+            (cluster.Cluster, "require_usable", lambda _: self._partitions()),
             (worker, "HttpBackend", self._make_backend),
             (worker, "TIERS", tuple(self._tiers)),
             *self._bounds.patches(),
@@ -298,8 +296,8 @@ class Cluster:
         group = self._broker.groups[config["group.id"]]
         return GroupConsumer(broker=self._broker, process=process, group=group, on_commit=config["on_commit"])
 
-    def _require_topics(self, _admin: Any, topics: list[str], **_more: Any) -> dict[str, int]:
-        return {topic: len(self._broker.topics[topic]) for topic in topics if topic in self._broker.topics}
+    def _partitions(self) -> dict[str, int]:
+        return {topic: len(logs) for topic, logs in self._broker.topics.items()}
 
     def _make_backend(self, _settings: WorkerSettings) -> BackendClient:
         process = self._scheduler.current_process

@@ -433,6 +433,7 @@ class Worker:
                 "error": dispatcher.backend_trouble,
             },
             "overload": self._overload.status(),
+            "controls_remembered": len(dispatcher.controls.entries),
             "undelivered_records": self._reporter.undelivered_records,
             "clock": self._clock.status(),
             "tiers": tiers_status(dispatcher, stats=self._stats, now=now, now_ms=now_ms),
