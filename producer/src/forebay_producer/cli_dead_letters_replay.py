@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import re
-import socket
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -27,6 +24,7 @@ from forebay_producer.dead_letters_run import InterruptedRunError, Run
 from forebay_producer.dead_letters_selection import Selection
 from forebay_producer.dead_letters_view import printable
 from forebay_producer.results_reader import ResultsReader
+from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.reasons import REASONS_BY_CODE
@@ -123,7 +121,7 @@ def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
 def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     failure: ForebayError | None = None
     job: ReplayJob | None = None
-    by = f"{_user()}@{socket.gethostname()}"
+    by = user_and_host()
     common: dict[str, Any] = {"pool": session.pool, "clock": _CLOCK}
     wait_seconds = session.settings.delivery_timeout_seconds
     with ExitStack() as stack:
@@ -296,14 +294,6 @@ def _lines(record: dict[str, Any]) -> list[str]:
         lines.append(f"{refused['count']:,} cannot be replayed, {code}: {refused['meaning']} ({samples})")
     lines += [f"no dead letter of {printable(name)}" for name in record["not_found"]]
     return lines
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user need not have a name.
-        return f"uid-{os.getuid()}"
 
 
 def _ttl_ms(text: str) -> int:
