@@ -1,4 +1,4 @@
-"""The commands `forebay-sandbox demo`, `up` and `down`. Progress and report on stderr, the figures on stdout."""
+"""The commands `demo`, `up`, `down` and `incident`. Progress and report on stderr, the figures on stdout."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ OUT_FOLDER = Path("build")
 
 
 def add_demo_commands(app: typer.Typer) -> None:
-    """Add `demo`, `up` and `down` to the sandbox's commands."""
+    """Add `demo`, `up`, `down` and `incident` to the sandbox's commands."""
     app.command(name="demo")(_demo)
     app.command(name="up")(_up)
     app.command(name="down")(_down)
+    app.command(name="incident")(_incident)
 
 
 class Scenario(StrEnum):
@@ -89,3 +90,23 @@ def _down() -> None:
 
     stopped = stack_service.down(folder=stack_service.DEFAULT_FOLDER)
     typer.echo("stopped" if stopped else "was not running", err=True)
+
+
+def _incident(
+    *,
+    letters: Annotated[int, typer.Option(min=10, max=1_000_000, help="How many dead letters.")] = 4_000,
+    mend: Annotated[bool, typer.Option("--mend", help="End it: the engine serves everybody again.")] = False,
+) -> None:
+    """Make dead letters of three causes in the stack that `up` started, to practise on: see docs/on-call.md.
+
+    One of the causes is the engine, which stays broken until --mend.
+    """
+    from forebay_sandbox import incident, stack_service
+
+    status, kafka = stack_service.running(folder=stack_service.DEFAULT_FOLDER)
+    if mend:
+        incident.mend(status)
+        typer.echo("the engine serves everybody again", err=True)
+        return
+    counts = incident.break_out(status, kafka, letters=letters)
+    typer.echo(f"{sum(counts.values()):,} requests have died of three causes; it is 3 a.m.", err=True)

@@ -117,6 +117,16 @@ def down(*, folder: Path) -> bool:
         return kafka_service.down(data_dir=_kafka_folder(folder)) or ended
 
 
+def running(*, folder: Path) -> tuple[StackStatus, KafkaAccess]:
+    """The stack that `up` started, and its cluster. Raises ``SandboxError`` when none runs."""
+    run = _read(folder.resolve())
+    if run is None or run.status is None or not processes_of(run.token):
+        raise SandboxError("no stack runs here; start one with: make up")
+    status = run.status
+    given = None if status.local_kafka else kafka_from_environment()
+    return status, given or KafkaAccess(KafkaConnection(bootstrap_servers=status.bootstrap_servers, properties={}))
+
+
 def next_steps(status: StackStatus) -> str:
     """What a person can type now."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50})
