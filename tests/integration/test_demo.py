@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -168,6 +169,27 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert down.returncode == 0, down.stderr
     assert processes_of(now["token"]) == []
     assert "was not running" in sandbox("down", env=env, cwd=stack_folder).stderr
+
+
+def test_an_incident_leaves_dead_letters_of_three_causes_and_an_engine_that_is_broken_until_mended(
+    kafka: KafkaAccess, stack_folder: Path
+) -> None:
+    env = environment(kafka, FOREBAY_POOL="stack-with-an-incident")
+    alone = sandbox("incident", env=env, cwd=stack_folder)
+    assert alone.returncode == 1
+    assert alone.stderr == "forebay-sandbox: no stack runs here; start one with: make up\n"
+
+    assert sandbox("up", env=env, cwd=stack_folder).returncode == 0
+    broken = sandbox("incident", "--letters=40", env=env, cwd=stack_folder)
+    assert broken.returncode == 0, broken.stderr
+    letters = kafka.read_all("forebay.stack-with-an-incident.dead-letter")
+    reasons = Counter(dict(letter.headers() or ())["forebay-reason"] for letter in letters)
+    assert reasons == {b"backend_rejected": 16, b"backend_error": 12, b"unknown_biz_type": 12}
+
+    url = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())["status"]["engine_url"]
+    assert len(json.loads(call(url, "GET", "/sandbox/faults")[1])["faults"]) == 1
+    assert sandbox("incident", "--mend", env=env, cwd=stack_folder).returncode == 0
+    assert json.loads(call(url, "GET", "/sandbox/faults")[1]) == {"faults": []}
 
 
 def test_a_cluster_that_does_not_answer_is_one_line_and_status_3(tmp_path: Path) -> None:
