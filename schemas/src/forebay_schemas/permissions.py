@@ -69,6 +69,8 @@ _RESOURCES: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Resource.CLUSTER,
 }
 
+_ABSENT: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
+
 
 def is_denied(error: KafkaError) -> bool:
     """Whether the error means that an ACL is missing."""
@@ -93,8 +95,8 @@ def error_text(error: KafkaError, *needs: Access, principal: str) -> str:
 def missing(admin: AdminClient, needed: Iterable[Access]) -> list[Access]:
     """What of ``needed`` (topics and groups) the brokers would refuse this client, in its order.
 
-    A topic or group that does not exist, or whose broker is just being replaced, is not counted: nobody can tell, and
-    a worker must be able to start in the middle of that. Raises ``KafkaException`` when the brokers do not answer.
+    A topic or group that does not exist is not counted: nobody can tell. Raises ``KafkaException`` when the brokers
+    do not answer.
     """
     wanted = list(needed)
     topics = [each.name for each in wanted if each.resource is Resource.TOPIC]
@@ -137,8 +139,7 @@ def _operations(answer: Any) -> set[str] | None:
     except KafkaException as error:
         if is_denied(error.args[0]):
             return set()
-        # Codes below 0 are the client's own: it had no answer.
-        if error.args[0].code() >= 0:
+        if error.args[0].code() in _ABSENT:
             return None
         raise
     return None if operations is None else {_word(each.name) for each in operations}
