@@ -195,6 +195,26 @@ def test_what_a_stranger_sent_does_not_steer_the_terminal() -> None:
     assert "boom\\x1b[31m" in text
 
 
+def test_people_are_shown_times_in_utc_and_programs_epoch_milliseconds() -> None:
+    view = view_of(letter(timestamp_ms=1_769_850_000_000), state=State.OPEN, deeds=[], payload=False)
+    assert view["at"] == 1_769_850_000_000
+    view |= {"first_enqueued_at": 1_769_850_000_123}
+    view["original"] |= {"timestamp": "1769850001000", "offset": "1769850001000"}
+    lines = [" ".join(line.split()) for line in view_text(view).splitlines()]
+    assert "at 2026-01-31T09:00:00Z" in lines
+    assert "first_enqueued_at 2026-01-31T09:00:00.123Z" in lines
+    assert "original timestamp 2026-01-31T09:00:01Z" in lines
+    assert "original offset 1769850001000" in lines
+
+
+@pytest.mark.parametrize("said", ["-1e9", "99999999999999999", "soon\x1b[0m", "", None])
+def test_a_time_that_is_none_is_shown_as_it_is(said: str | None) -> None:
+    view = view_of(letter(), state=State.OPEN, deeds=[], payload=False)
+    view["original"] |= {"timestamp": said}
+    [line] = [line for line in view_text(view).splitlines() if line.startswith("original timestamp")]
+    assert line.removeprefix("original timestamp").strip() == ("-" if said is None else said.replace("\x1b", "\\x1b"))
+
+
 @pytest.mark.parametrize(
     ("one", "name"),
     [

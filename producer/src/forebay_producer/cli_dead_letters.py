@@ -19,8 +19,8 @@ from forebay_producer.dead_letters_groups import OTHERS, By, Group, Groups
 from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text
 from forebay_producer.dead_letters_history import deeds_of
 from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_selection import NONE, Selection, rfc3339
-from forebay_producer.dead_letters_view import printable, view_of, view_text
+from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_producer.dead_letters_view import printable, rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
 

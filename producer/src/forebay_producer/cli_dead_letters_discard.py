@@ -19,8 +19,8 @@ from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, Ru
 from forebay_producer.dead_letters_history import PastRuns
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_run import InterruptedRunError, LostTurnError, Run
-from forebay_producer.dead_letters_selection import NONE, Selection, rfc3339
-from forebay_producer.dead_letters_view import printable
+from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_producer.dead_letters_view import printable, rfc3339
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError

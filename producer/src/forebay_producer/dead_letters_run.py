@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -32,6 +31,7 @@ from forebay_producer.dead_letters_audit import (
 )
 from forebay_producer.dead_letters_journal import Journal, OpenRun
 from forebay_producer.dead_letters_readback import ReadBack
+from forebay_producer.dead_letters_view import rfc3339
 from forebay_producer.sender import QUEUED_KBYTES_MAX
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
@@ -428,8 +428,7 @@ class Run:
 
 
 def _whose(run: OpenRun) -> str:
-    started = datetime.fromtimestamp(run.started_at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"the run of {run.by} since {started}"
+    return f"the run of {run.by} since {rfc3339(run.started_at // 1000 * 1000)}"
 
 
 def _waits_for(run: OpenRun) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
 import msgspec
 
 from forebay_producer.dead_letters import Letter
-from forebay_producer.dead_letters_view import printable
+from forebay_producer.dead_letters_view import printable, rfc3339
 
 NONE: Final = "-"
 """Stands for "it has none": no tenant, say. `list` writes it so, too."""
@@ -109,9 +108,3 @@ def _is_one_of(wanted: frozenset[str], found: Callable[[Letter], str | None]) ->
         return name in wanted or (not name.isprintable() and printable(name) in wanted)
 
     return is_one
-
-
-def rfc3339(epoch_ms: int) -> str:
-    """The time in UTC, with milliseconds only where there are some: 2026-01-31T09:00:00Z."""
-    timespec = "milliseconds" if epoch_ms % 1000 else "seconds"
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")

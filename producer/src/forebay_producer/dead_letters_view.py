@@ -59,7 +59,7 @@ def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payloa
 
 
 def view_text(view: dict[str, Any]) -> str:
-    """The same as lines ``name  value``; what is no plain text is escaped."""
+    """The same as lines ``name  value``; times are RFC 3339 in UTC, and what is no plain text is escaped."""
     lines: list[tuple[str, str]] = []
     for name, item in view.items():
         if name == "headers":
@@ -67,9 +67,12 @@ def view_text(view: dict[str, Any]) -> str:
         elif name == "history":
             lines += [("history", _deed_text(deed)) for deed in item]
         elif name in ("envelope", "original"):
-            lines += [(f"{name} {printable(key)}", _line(value)) for key, value in item.items()]
+            lines += [
+                (f"{name} {printable(key)}", _time(value) if (name, key) == ("original", "timestamp") else _line(value))
+                for key, value in item.items()
+            ]
         else:
-            lines.append((name, _line(item)))
+            lines.append((name, _time(item) if name in ("at", "first_enqueued_at") else _line(item)))
     width = max(len(name) for name, _ in lines)
     return "".join(f"{name.ljust(width)}  {text}\n" for name, text in lines)
 
@@ -90,13 +93,22 @@ def printable(text: str) -> str:
 
 
 def _deed_text(deed: dict[str, Any]) -> str:
-    text = f"{deed['action']}ed {time_text(deed['at'])} by {deed['by']}"
+    text = f"{deed['action']}ed {rfc3339(deed['at'])} by {deed['by']}"
     return printable(text if "to" not in deed else f"{text} to {deed['to']}")
 
 
-def time_text(epoch_ms: int) -> str:
-    """Epoch milliseconds as people read them, in UTC."""
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def rfc3339(epoch_ms: int) -> str:
+    """The time in UTC, with milliseconds only where there are some: 2026-01-31T09:00:00Z."""
+    timespec = "milliseconds" if epoch_ms % 1000 else "seconds"
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def _time(epoch_ms: object) -> str:
+    """What a stranger's header says may be no time."""
+    try:
+        return rfc3339(int(str(epoch_ms)))
+    except (ValueError, OverflowError, OSError):
+        return _line(epoch_ms)
 
 
 def _line(value: object) -> str:
