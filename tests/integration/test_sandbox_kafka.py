@@ -337,7 +337,9 @@ def service(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
 def test_a_kafka_that_is_up_outlives_the_command_and_keeps_its_data(
     service: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    assert service("status").returncode == 1
+    nothing = service("status")
+    assert nothing.returncode == 1
+    assert nothing.stderr.startswith(f"looked in {tmp_path / '.sandbox/kafka'};")
     first = service("up", "--port", "0")
     assert (first.returncode, first.stderr) == (0, f"Kafka is up; logs and data: {tmp_path / '.sandbox/kafka'}\n")
     servers = first.stdout.strip()
@@ -358,7 +360,7 @@ def test_a_kafka_that_is_up_outlives_the_command_and_keeps_its_data(
     assert _values(_only(int(servers.rpartition(":")[2])), topic) == [b"kept"]
 
     assert service("down").stdout == "stopped\n"
-    assert service("down").stdout == "was not running\n"
+    assert service("down").stdout.startswith(f"was not running; looked in {tmp_path / '.sandbox/kafka'}")
     assert (tmp_path / ".sandbox/kafka/broker-1.log").stat().st_size > 0
     assert service("down", "--delete").returncode == 0
     assert not (tmp_path / ".sandbox/kafka").exists()

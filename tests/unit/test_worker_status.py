@@ -101,6 +101,7 @@ class Desk:
             "worker": "w-1",
             "pool": "test",
             "state": "working",
+            "backend": "http",
             "limited_by": shown(found),
             "limit_requests": LIMIT,
             "in_flight_requests": len(self.dispatcher.running),
@@ -246,12 +247,56 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
     assert "clock skew   1.500 s" in lines
     assert any(line.split()[:2] == ["high", "5"] and line.endswith("limit (20, threshold 20)") for line in lines)
     assert any(line.split()[:2] == ["low", "0"] and line.endswith("-") for line in lines)
-    assert "  engine  stale  http://engine/metrics  7.50 s  running_requests 3; HTTP 503" in lines
+    assert "  engine  stale  http://engine/metrics  7.50 s  HTTP 503; 7.50 s ago it was running_requests 3" in lines
     assert "the backend, learnt from answers" in lines
     assert "32 -> 22  because" in text
     assert "overload: normal" in lines
     assert "  high: no broker" in lines
     assert all(line == line.rstrip() for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, "-"),
+        (Limitation("limit", 4, 4), "limit (4, threshold 4)"),
+        (Limitation("breaker", -2.9, 0), "breaker: open, next probe in 2.90 s"),
+        (Limitation("breaker", 0, 0), "breaker: open, a probe is on its way"),
+        (Limitation("suspension", -0.5, 0), "suspension: this worker stood still, goes on in 0.50 s"),
+        (Limitation("draining", 1, 0), "draining: nothing more is started"),
+    ],
+)
+def test_what_limits_is_said_in_words_where_a_threshold_says_nothing(found: Limitation | None, words: str) -> None:
+    document = Desk().document() | {"limited_by": shown(found)}
+    assert f"limited by   {words}" in lines_of(document)
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "values", "said"),
+    [
+        ("ok", None, {"running_requests": 3.0}, "running_requests 3"),
+        ("ok", "one device is refused", {"running_requests": 3.0}, "running_requests 3; one device is refused"),
+        ("stale", None, {"running_requests": 3.0}, "90.00 s ago it was running_requests 3"),
+        ("missing", "HTTP 503", {"running_requests": 3.0}, "HTTP 503; 90.00 s ago it was running_requests 3"),
+        ("missing", "HTTP 503", {}, "HTTP 503"),
+    ],
+)
+def test_old_values_of_a_signal_are_not_shown_as_if_they_were_of_now(
+    state: str, error: str | None, values: dict[str, float], said: str
+) -> None:
+    document = Desk().document()
+    signal = {"state": state, "source": "m", "age_seconds": 90.0, "error": error, "values": values}
+    document["signals"] = {"engine": signal}
+    [line] = [line for line in lines_of(document) if line.startswith("  engine  ")]
+    assert line.removeprefix(f"  engine  {state}  m  90.00 s  ") == said
+
+
+def test_a_handler_that_tells_no_tokens_is_shown_without_figures_of_them() -> None:
+    document = Desk().document() | {"backend": "handler"}
+    assert "token" not in status_text(document)
+    assert "policy       slo_aimd, target -" in lines_of(document)
+    document["pacing"]["model"]["learns_from"] = "engine_counters"
+    assert "an output token, lately" in status_text(document)
 
 
 def test_a_worker_of_which_nothing_is_known_yet_can_be_shown() -> None:

@@ -89,7 +89,8 @@ def _down() -> None:
     from forebay_sandbox import stack_service
 
     stopped = stack_service.down(folder=stack_service.DEFAULT_FOLDER)
-    typer.echo("stopped" if stopped else "was not running", err=True)
+    where = stack_service.DEFAULT_FOLDER.resolve()
+    typer.echo("stopped" if stopped else f"was not running; looked in {where}", err=True)
 
 
 def _incident(

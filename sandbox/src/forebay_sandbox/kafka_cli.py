@@ -66,7 +66,8 @@ def down(
     if output is Output.JSON:
         typer.echo(json.dumps({"stopped": stopped, "deleted": delete, "data_dir": str(data_dir.resolve())}))
     else:
-        typer.echo(f"{'stopped' if stopped else 'was not running'}{'; data deleted' if delete else ''}")
+        said = "stopped" if stopped else f"was not running; looked in {data_dir.resolve()}, see --data-dir"
+        typer.echo(f"{said}{'; data deleted' if delete else ''}")
 
 
 @app.command()
@@ -74,6 +75,8 @@ def status(*, data_dir: DataDir = DEFAULT_DATA_DIR, output: OutputOption = Outpu
     """Say how Kafka stands. Exit status 0: every broker runs and answers; 1: not so."""
     found = kafka_service.status(data_dir=data_dir)
     typer.echo(json.dumps(asdict(found)) if output is Output.JSON else _table(found))
+    if found.state is State.STOPPED:
+        typer.echo(f"looked in {found.data_dir}; where `kafka up` ran elsewhere, give its --data-dir", err=True)
     if found.state is not State.RUNNING:
         raise typer.Exit(ExitCode.FAILED)
 

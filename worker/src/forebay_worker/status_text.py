@@ -19,7 +19,7 @@ def status_text(document: Mapping[str, Any]) -> str:
             _tiers(document["tiers"]),
             _estimates(document["tiers"]),
             _signals(document["signals"]),
-            _model(document["pacing"]["model"]),
+            _model(document["pacing"]["model"]) if _knows_tokens(document) else "",
             _changes(document["pacing"]),
             _overload(document["overload"]),
             _troubles(document["intakes"]),
@@ -28,11 +28,17 @@ def status_text(document: Mapping[str, Any]) -> str:
     )
 
 
+def _knows_tokens(document: Mapping[str, Any]) -> bool:
+    """A handler tells no tokens: without an engine's counters beside it, all figures of them are mere guesses."""
+    is_metered: bool = document["pacing"]["model"]["learns_from"] == "engine_counters"
+    return is_metered or document["backend"] != "handler"
+
+
 def _overview(document: Mapping[str, Any]) -> str:
     pacing, breaker, clock = document["pacing"], document["breaker"], document["clock"]
     target = pacing["target"]
     aim = _NONE
-    if target is not None:
+    if target is not None and (target["signal"] != "token_seconds" or _knows_tokens(document)):
         stretch = f" (stretched {target['stretch']:g} times)" if target.get("stretch", 1) > 1 else ""
         aim = f"{target['signal']} {target['value']:g}{stretch}"
     broken = "" if breaker["error"] is None else f": {breaker['error']}"
@@ -88,7 +94,11 @@ def _signals(signals: Mapping[str, Mapping[str, Any]]) -> str:
     rows = []
     for name, of in signals.items():
         values = ", ".join(f"{field} {value:g}" for field, value in of["values"].items() if value is not None)
-        said = "; ".join(part for part in (values, of["error"]) if part)
+        if of["state"] == "ok":
+            parts = (values, of["error"])
+        else:
+            parts = (of["error"], f"{_seconds(of['age_seconds'])} ago it was {values}" if values else None)
+        said = "; ".join(part for part in parts if part)
         rows.append((name, of["state"], of["source"] or _NONE, _seconds(of["age_seconds"]), said or _NONE))
     return _titled("signals", rows)
 
@@ -127,7 +137,19 @@ def _troubles(intakes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _limitation(found: Mapping[str, Any] | None) -> str:
-    return _NONE if found is None else f"{found['signal']} ({found['value']:g}, threshold {found['threshold']:g})"
+    if found is None:
+        return _NONE
+    signal, value, threshold = found["signal"], found["value"], found["threshold"]
+    match signal:
+        case "draining":
+            return "draining: nothing more is started"
+        case "breaker" if value < 0:
+            return f"breaker: open, next probe in {_seconds(-value)}"
+        case "breaker":
+            return "breaker: open, a probe is on its way"
+        case "suspension":
+            return f"suspension: this worker stood still, goes on in {_seconds(-value)}"
+    return f"{signal} ({value:g}, threshold {threshold:g})"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -422,6 +422,7 @@ class Worker:
             "worker": self._settings.worker_id,
             "pool": self._pool.name,
             "state": "draining" if self._drain.is_set() else "working",
+            "backend": "http" if self._handler is None else "handler",
             "limited_by": shown(limitation(dispatcher, now)),
             "limit_requests": dispatcher.gate.limit_requests,
             "in_flight_requests": len(dispatcher.running),
