@@ -71,6 +71,8 @@ class Commands:
             "FOREBAY_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
             "FOREBAY_POOL": pool.name,
             "COLUMNS": "200",
+            # A crash within librdkafka says where it was called.
+            "PYTHONFAULTHANDLER": "1",
         }
 
     def run(self, *arguments: str) -> str:

@@ -106,7 +106,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
         on_call = OnCall(cluster.kafka, pool, commands=commands, handles=acts.handles)
         load = Load(cluster.kafka, pool, _MIX, seed=plan.seed)
         services = Services(cluster.kafka, pool, orders=acts.orders, load=load, commands=commands)
-        with load:
+        with on_call, services, load:
             conductor.play(plan)
         conductor.say(f"all is mended; {len(load.accepted)} accepted; waiting for what is left")
         unfinished = _drain(conductor, commits, workers, plan)
