@@ -125,6 +125,8 @@ def _record(message: Message, delay_seconds: int) -> RequestRecord:
     assert partition is not None
     assert offset is not None
     written_ms = _timestamp_ms(message)
+    latest_ms = written_ms + delay_seconds * 1000
+    not_before_ms = latest_ms if history.not_before is None else history.not_before
     return RequestRecord(
         request_id=_key(message),
         attempt=history.attempt,
@@ -133,7 +135,8 @@ def _record(message: Message, delay_seconds: int) -> RequestRecord:
         partition=partition,
         offset=offset,
         written_ms=written_ms,
-        due_ms=max(written_ms, history.not_before or written_ms + delay_seconds * 1000),
+        # No clock makes a retry wait for longer than its topic's delay, though the one who wrote it were ahead.
+        due_ms=max(written_ms, min(not_before_ms, latest_ms)),
     )
 
 
