@@ -1,8 +1,9 @@
 """What people do while things break: replays and discards of dead letters, cancels, expedites. Drawn from a seed. Pure.
 
-Who is on call does one thing at a time. A replay may be killed (-9) once or twice, and is run again each time; or it is
-stopped for a while, and another such run is started meanwhile. Cancels and expedites come from the services: they name
-a request by how long ago it was accepted, so that some wait, some are about to start, some run and some have ended.
+Who is on call does one thing at a time. A replay or discard may be killed (-9) once or twice, and is run again each
+time; a replay may be stopped for a while, and another such run is started meanwhile. Cancels and expedites come from
+the services: they name a request by how long ago it was accepted, so that some wait, some are about to start, some run
+and some have ended.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from chaos.plan import Fault, FaultKind
+from forebay_schemas.tiers import TIERS, Tier
 
 _FIRST_SECONDS = 8.0
 _GAP_SECONDS = (6.0, 16.0)
@@ -67,7 +69,8 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """One command on the dead letters of a reason, ``at_seconds`` after the start or when the one before has ended.
+    """One command on dead letters of a reason, and a tier if given, ``at_seconds`` after the start or when the one
+    before has ended.
 
     ``kills_after_seconds``: it is killed so long after it has begun, and run again, once for each. ``stopped_seconds``:
     a SIGSTOP, ``stop_after_seconds`` after it has begun, halts it for so long, and another such command is started
@@ -77,7 +80,8 @@ class Handle:
     at_seconds: float
     handling: Handling
     reason: str
-    limit: int
+    tier: Tier | None = None
+    limit: int | None = None
     rate_per_second: int | None = None
     canary: int | None = None
     kills_after_seconds: tuple[float, ...] = ()
@@ -121,9 +125,12 @@ def _handles(draw: random.Random, seconds: float) -> list[Handle]:
         if not handles:
             handle = replace(_replay(draw, at_seconds), reason="backend_error", kills_after_seconds=_FIRST_KILL_SECONDS)
         elif draw.random() < 0.2:
-            reason = draw.choice(_DISCARDED)
             handle = Handle(
-                at_seconds=at_seconds, handling=Handling.DISCARD, reason=reason, limit=draw.choice((1, 3, 10))
+                at_seconds=at_seconds,
+                handling=Handling.DISCARD,
+                reason=draw.choice(_DISCARDED),
+                tier=draw.choice(TIERS),
+                kills_after_seconds=_kills(draw) if draw.random() < _KILLED_SHARE else (),
             )
         else:
             handle = _replay(draw, at_seconds)
@@ -138,8 +145,7 @@ def _replay(draw: random.Random, at_seconds: float) -> Handle:
     stop_after_seconds = None
     chance = draw.random()
     if chance < _KILLED_SHARE:
-        times = 2 if draw.random() < _KILLED_TWICE_SHARE else 1
-        kills = tuple(round(draw.uniform(*draw.choice(_KILL_SECONDS)), 2) for _ in range(times))
+        kills = _kills(draw)
     elif chance < _KILLED_SHARE + _STOPPED_SHARE:
         stop_after_seconds = round(draw.uniform(*_KILL_SECONDS[0]), 2)
     return Handle(
@@ -154,6 +160,11 @@ def _replay(draw: random.Random, at_seconds: float) -> Handle:
         stop_after_seconds=stop_after_seconds,
         stopped_seconds=round(draw.uniform(*_STOPPED_SECONDS), 2),
     )
+
+
+def _kills(draw: random.Random) -> tuple[float, ...]:
+    times = 2 if draw.random() < _KILLED_TWICE_SHARE else 1
+    return tuple(round(draw.uniform(*draw.choice(_KILL_SECONDS)), 2) for _ in range(times))
 
 
 def _orders(draw: random.Random, seconds: float, faults: Sequence[Fault]) -> list[Order]:

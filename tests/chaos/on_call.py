@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from chaos.acts import Handle, Handling
+from chaos.acts import Handle
 from chaos.commands import Command, Commands
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_schemas.topics import Pool
@@ -101,8 +101,12 @@ class OnCall:
 
 
 def _arguments(handle: Handle) -> list[str]:
-    words = ["dead-letters", handle.handling.value, "--reason", handle.reason, "--limit", str(handle.limit), "--yes"]
-    if handle.handling is Handling.REPLAY:
-        words += ["--rate", str(handle.rate_per_second)]
-        words += ["--canary", str(handle.canary)] if handle.canary is not None else []
-    return [*words, "--output", "json"]
+    options = {
+        "--reason": handle.reason,
+        "--tier": handle.tier,
+        "--limit": handle.limit,
+        "--rate": handle.rate_per_second,
+        "--canary": handle.canary,
+    }
+    words = [str(word) for option in options.items() if option[1] is not None for word in option]
+    return ["dead-letters", handle.handling.value, *words, "--yes", "--output", "json"]
