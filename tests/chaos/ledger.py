@@ -31,6 +31,9 @@ AFTERMATH_MS = 15_000
 LEARNING_MS = 2_000
 """So long after a silence a worker may not know yet that its partitions were lost."""
 
+GOING_ON_MS = 500
+"""For so long after it was stopped a worker starts nothing that it had not taken before."""
+
 JOINED_MS = 1_000
 """Two silences with no longer a time between them are one: a heartbeat may not have got through."""
 
@@ -197,6 +200,8 @@ class Judge:
         silent = self._silent_ms(life, first.started_ms, second.started_ms)
         if silent >= SESSION_MS:
             return Cause.CUT_OFF, f"its worker was silent for {silent} ms"
+        if self._was_being_sent(second):
+            return Cause.CUT_OFF, "another worker had it in hand when it was stopped, and sent it when it went on"
         if killed is not None and killed <= second.started_ms + ANSWER_MS:
             spans = self._troubles[life.slot] + [span for span in self._waits if span[0] < killed]
             if _touches(spans, first.ended_ms, killed):
@@ -207,6 +212,19 @@ class Judge:
                 return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"
             return Cause.SINCE_LAST_COMMIT, "not committed before the partition moved: brokers or links were in trouble"
         return Cause.UNEXPLAINED, "nothing happened to its worker"
+
+    def _was_being_sent(self, second: Execution) -> bool:
+        """Whether its worker has just gone on after it was stopped beyond its session: nothing new starts then, but
+        what was about to be sent when it was stopped is sent."""
+        slot = self._lives[second.worker].slot
+        return any(
+            window.trouble is Trouble.STOPPED
+            and slot in window.slots
+            and window.end_ms is not None
+            and window.end_ms - window.start_ms >= SESSION_MS
+            and 0 <= second.started_ms - window.end_ms + ANSWER_MS <= GOING_ON_MS + ANSWER_MS
+            for window in self._windows
+        )
 
     def _covered(self, places: list[RequestRecord], before_ms: int) -> bool:
         """Whether every record of it was seen committed as finished."""

@@ -135,6 +135,13 @@ def test_a_worker_that_goes_on_may_not_know_at_once_what_it_lost() -> None:
     assert _causes(windows=(window,), executions=executions) == [Cause.CUT_OFF]
 
 
+@pytest.mark.parametrize(("started_ms", "cause"), [(13_510, Cause.CUT_OFF), (14_600, Cause.UNEXPLAINED)])
+def test_a_worker_that_goes_on_sends_what_it_had_in_hand_and_nothing_else(started_ms: int, cause: Cause) -> None:
+    window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=13_500)
+    executions = (_execution("w1", 11_000, 12_000), _execution("w2", started_ms, started_ms + 50))
+    assert _causes(windows=(window,), executions=executions) == [cause]
+
+
 def test_the_trouble_of_another_slot_explains_nothing() -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=14_000)
     executions = (_execution("w1", 1_000, 2_000), _execution("w2", 14_000, 15_000))
