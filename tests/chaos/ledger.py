@@ -222,7 +222,7 @@ class Judge:
             and slot in window.slots
             and window.end_ms is not None
             and window.end_ms - window.start_ms >= SESSION_MS
-            and 0 <= second.started_ms - window.end_ms + ANSWER_MS <= GOING_ON_MS + ANSWER_MS
+            and -ANSWER_MS <= second.started_ms - window.end_ms <= GOING_ON_MS
             for window in self._windows
         )
 

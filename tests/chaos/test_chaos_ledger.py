@@ -144,7 +144,7 @@ def test_a_worker_that_goes_on_sends_what_it_had_in_hand_and_nothing_else(starte
 
 def test_the_trouble_of_another_slot_explains_nothing() -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=14_000)
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 14_000, 15_000))
+    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 15_000, 16_000))
     assert _causes(windows=(window,), executions=executions) == [Cause.UNEXPLAINED]
 
 
