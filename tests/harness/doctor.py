@@ -1,12 +1,16 @@
-"""`forebay doctor` and `forebay-worker doctor` as their users run them. Starts processes."""
+"""`forebay doctor` and `forebay-worker doctor` as users run them, and servers they may meet. Starts processes."""
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 from harness.worker_process import WRONG_CLOCK, clean_environment
 from harness.workers import TESTS
@@ -67,3 +71,38 @@ def examine(package: str, settings: Mapping[str, str], *options: str, wall_ahead
     assert "Traceback" not in done.stderr, done.stderr
     findings = tuple(json.loads(line) for line in done.stdout.splitlines()) if done.stdout.startswith("{") else ()
     return Examined(code=done.returncode, findings=findings, out=done.stdout, err=done.stderr)
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextmanager
+def backend(*, status: int, body: bytes) -> Iterator[str]:
+    """A server that answers everything with the same."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()

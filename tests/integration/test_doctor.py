@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 
 from forebay_sandbox.kafka import free_port
-from harness.doctor import Examined, examine
+from harness.doctor import Examined, backend, black_hole, examine
 from harness.nvml_stub import DRIVER_NOT_LOADED, NvmlStub, gpu_state
 
 if TYPE_CHECKING:
@@ -42,41 +39,6 @@ def set_config(kafka: KafkaAccess, topic: str, name: str, value: str) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin = kafka.admin()  # must outlive what it was asked
     admin.incremental_alter_configs([resource])[resource].result(30)
-
-
-@contextmanager
-def black_hole() -> Iterator[str]:
-    """An address that takes connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-
-
-@contextmanager
-def backend(*, status: int, body: bytes) -> Iterator[str]:
-    """A server that answers everything with the same."""
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.do_GET()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
-            """Nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def worker_with(backend_url: str, *options: str, **more: str) -> Examined:

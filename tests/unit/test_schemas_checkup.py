@@ -25,6 +25,7 @@ from forebay_schemas.checkup_clock import ProbeTimes, Skew, skew_finding, skew_o
 from forebay_schemas.checkup_credentials import credentials_findings
 from forebay_schemas.checkup_needs import Role, Weight, lacking, needs_of
 from forebay_schemas.checkup_network import tcp_problems
+from forebay_schemas.checkup_registry import check_registry
 from forebay_schemas.checkup_topics import (
     PartitionReplicas,
     TopicFound,
@@ -34,7 +35,9 @@ from forebay_schemas.checkup_topics import (
     replica_findings,
 )
 from forebay_schemas.permissions import Operation, Resource
+from forebay_schemas.schema_registry import SchemaRegistry
 from forebay_schemas.topics import Pool
+from harness.doctor import backend, black_hole
 
 POOL = Pool("p")
 EVERYTHING = frozenset(Operation)
@@ -227,3 +230,29 @@ def test_addresses_that_cannot_be_reached_are_told_within_the_time_given() -> No
         port = server.getsockname()[1]
         problems = tcp_problems([("127.0.0.1", port), ("127.0.0.1", closed)], seconds=5.0)
     assert {address: why.problem for address, why in problems.items()} == {("127.0.0.1", closed): "connection refused"}
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "status", "words"),
+    [
+        (200, b'["a-value", "b-value"]', Status.OK, "answers and has 2 subjects"),
+        (401, b'{"error_code": 40101, "message": "who are you"}', Status.FAILED, "check the credentials"),
+        (404, b"<html>nothing here", Status.FAILED, "it may need a path"),
+        (503, b'{"error_code": 503, "message": "later"}', Status.FAILED, "try again later"),
+    ],
+)
+def test_a_schema_registry_is_asked_and_its_answer_told(code: int, body: bytes, status: Status, words: str) -> None:
+    with backend(status=code, body=body) as url:
+        finding = check_registry(SchemaRegistry(url, properties=None))
+    assert (finding.check, finding.status) == ("schema_registry", status)
+    assert words in f"{finding.detail} -> {finding.fix}"
+
+
+def test_a_schema_registry_that_is_not_there_or_hangs_fails_in_time_and_none_is_skipped() -> None:
+    down = check_registry(SchemaRegistry(f"http://127.0.0.1:{free_port()}", properties=None))
+    assert (down.status, down.fix) == (Status.FAILED, "check FOREBAY_SCHEMA_REGISTRY_URL and that it runs")
+    with black_hole() as address:
+        hanging = check_registry(SchemaRegistry(f"http://{address}", properties=None), seconds=0.2)
+    assert hanging.status is Status.FAILED
+    assert "no answer within 0.2 s" in hanging.detail
+    assert check_registry(None).status is Status.SKIPPED

@@ -10,6 +10,7 @@ from forebay_producer.cli_common import Output, Session, command, say
 from forebay_schemas.checkup import exit_code, findings_json, findings_text, summary
 from forebay_schemas.checkup_kafka import KafkaCheckup
 from forebay_schemas.checkup_needs import Role
+from forebay_schemas.checkup_registry import check_registry
 from forebay_schemas.errors import ExitCode
 
 
@@ -19,11 +20,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(session: Session) -> None:
-    """Check connection, credentials, topics and their settings, permissions and clock, all in one go.
+    """Check connection, credentials, topics and their settings, permissions, clock and registry, all in one go.
 
     Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
     """
+    registry = session.settings.schema_registry()
     findings = KafkaCheckup(session.connection, pool=session.pool, role=Role.PRODUCER).run()
+    findings.append(check_registry(registry))
     show = findings_json if session.output is Output.JSON else findings_text
     sys.stdout.write(show(findings) + "\n")
     sys.stdout.flush()

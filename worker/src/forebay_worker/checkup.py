@@ -1,5 +1,5 @@
 """`forebay-worker doctor`: whether a worker with these settings would work here, and if not, why. All checks run within
-20 s: those of Kafka on a thread, the others beside them."""
+20 s: those of Kafka and of the registry on threads, the others beside them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import asyncio
 from forebay_schemas.checkup import Finding
 from forebay_schemas.checkup_kafka import KafkaCheckup
 from forebay_schemas.checkup_needs import Role
+from forebay_schemas.checkup_registry import check_registry
 from forebay_worker.checkup_backend import backend_findings, check_metrics
 from forebay_worker.checkup_gpu import check_gpu
 from forebay_worker.checkup_handler import check_handler
@@ -22,12 +23,16 @@ async def examine(settings: WorkerSettings, *, model: str | None) -> list[Findin
     Raises ``UsageError`` for a properties file that cannot be used.
     """
     kafka = KafkaCheckup(settings.connection(), pool=settings.pool_topics(), role=Role.WORKER)
-    of_kafka, of_backend, of_gpu = await asyncio.gather(
-        asyncio.to_thread(kafka.run), _of_backend(settings, model=model), check_gpu(settings)
+    of_kafka, of_registry, of_backend, of_gpu = await asyncio.gather(
+        asyncio.to_thread(kafka.run),
+        asyncio.to_thread(check_registry, settings.schema_registry()),
+        _of_backend(settings, model=model),
+        check_gpu(settings),
     )
     return [
         *settings_findings(settings),
         *of_kafka,
+        of_registry,
         *of_backend,
         of_gpu,
         *host_findings(read_host_limits(), settings),

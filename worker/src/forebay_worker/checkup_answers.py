@@ -14,7 +14,9 @@ from forebay_schemas.checkup import Finding, failed, named, ok, warning
 BACKEND: Final = "backend"
 
 _SHOWN_CHARACTERS: Final = 200
-_NO_SUCH_MODEL: Final = re.compile(r"(?is)model.*(not.?found|not exist|no such|unknown|not available)")
+_NO_SUCH_MODEL: Final = re.compile(
+    r"(?is)model.*(not.?found|not exist|no such|unknown|not available)|(unknown|no such|invalid) model"
+)
 _UNAUTHORIZED: Final = frozenset({401, 403})
 _OVERLOADED: Final = frozenset({429, 502, 503, 504, 529})
 # A server of embeddings has no chat, and a model without a chat template says so with 400.

@@ -1,0 +1,40 @@
+"""Whether the Schema Registry can be used, where one is configured. One HTTP request on a thread of its own, which is
+left behind when no answer comes in time."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from forebay_schemas.checkup import Finding, failed, ok, skipped
+from forebay_schemas.errors import ForebayError
+from forebay_schemas.schema_registry import SchemaRegistry
+
+CHECK: Final = "schema_registry"
+REGISTRY_SECONDS: Final = 4.0
+"""Less than a client waits, so that a doctor comes to its end in time."""
+
+
+def check_registry(registry: SchemaRegistry | None, *, seconds: float = REGISTRY_SECONDS) -> Finding:
+    """One line on the registry. ``registry``: None where none is configured."""
+    if registry is None:
+        return skipped(CHECK, "not used: FOREBAY_SCHEMA_REGISTRY_URL is not set")
+    findings: list[Finding] = []
+    # A call's own limit is longer, and holds for each URL.
+    asking = threading.Thread(target=lambda: findings.append(_ask(registry)), name="checkup-registry", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    if findings:
+        return findings[0]
+    fix = "check FOREBAY_SCHEMA_REGISTRY_URL, and the way there: a firewall that drops, a proxy with nobody behind it"
+    return failed(CHECK, f"{registry.url}: no answer within {seconds:g} s", fix=fix)
+
+
+def _ask(registry: SchemaRegistry) -> Finding:
+    try:
+        return ok(CHECK, registry.check())
+    except ForebayError as error:
+        problem, _, fix = str(error).rpartition("; ")
+        return failed(CHECK, problem, fix=fix)
+    finally:
+        registry.close()
