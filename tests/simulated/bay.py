@@ -43,9 +43,9 @@ class ManualFetcher:
     def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None:
         self.asked.append((assignment, offset, answers))
 
-    def answer(self, record: MemoryRecord | None) -> None:
+    def answer(self, record: MemoryRecord | None, *, begins_at: int | None = None) -> None:
         assignment, offset, answers = self.asked.pop(0)
-        answers.append(Fetched(assignment, offset, record))
+        answers.append(Fetched(assignment, offset, record, begins_at))
 
 
 class Bay:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay_schemas.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata
 from forebay_worker.unread import Heard
 from simulated.bay import P0, TOPIC, Bay, bay_with
 from simulated.ports import NOW_MS, MemoryRecord
@@ -54,6 +55,33 @@ def test_what_ends_before_it_is_read_is_named_in_the_commit_and_skipped() -> Non
     bay.fill(P0, 1, 2, 3)
     bay.step(2)
     assert bay.offsets() == [0, 2, 1, 3]
+
+
+def test_what_ends_in_a_partition_of_which_nothing_was_read_or_committed_is_named_in_the_commit() -> None:
+    bay = bay_with()
+    hear(bay, 5)
+    bay.step()
+    bay.fetcher.answer(record_at(5), begins_at=3)
+    bay.step()
+    bay.finish(5)
+    bay.settle()
+    position, metadata = bay.consumer.committed_by_group[P0]
+    assert position == 3
+    assert decode_metadata(position, metadata) == CommitMetadata(
+        finished=((5, 1),), running=(), waiting=(), handed_over=()
+    )
+
+
+def test_what_could_not_be_committed_is_left_until_it_is_read() -> None:
+    bay = bay_with()
+    hear(bay, 5)
+    bay.step()
+    bay.fetcher.answer(record_at(5))
+    bay.step(2)
+    assert bay.offsets() == []
+    bay.fill(P0, 4, 5)
+    bay.step(2)
+    assert bay.offsets() == [4, 5]
 
 
 def test_who_names_another_requests_place_does_not_touch_it() -> None:

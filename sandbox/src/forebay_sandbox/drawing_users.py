@@ -21,12 +21,12 @@ BURST_FREE: Final = 44
 STEADY_FREE: Final = 36
 STEADY_PAID: Final = 20
 
-# In drawings: of 15 s each, the burst is over after 4 s, and the last user comes after 75 s.
+# In drawings: of 15 s each, the burst is over after 9 s, and the last user comes after 80 s.
 _EARLY_SPAN: Final = 0.06
-_BURST_START: Final = 0.07
+_BURST_START: Final = 0.35
 _BURST_SPAN: Final = 0.2
-_STEADY_START: Final = 0.27
-_STEADY_END: Final = 5.0
+_STEADY_START: Final = 0.55
+_STEADY_END: Final = 5.28
 
 FEE_EVERY: Final = 4
 """Of the free users, one in so many pays the fee, if the image is not there when patience ends."""

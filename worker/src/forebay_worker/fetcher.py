@@ -29,16 +29,19 @@ class FetchingConsumer(Protocol):
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def unassign(self) -> Any: ...
     def poll(self, timeout: float) -> Record | None: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``record`` is None when it could not be read, or there is none at that offset."""
+    """``record`` is None when it could not be read, or there is none at that offset. ``begins_at``: the first offset of
+    the log, if it could be asked for where nothing was known of the partition yet."""
 
     assignment: Assignment
     offset: int
     record: Record | None
+    begins_at: int | None = None
 
 
 class Fetcher:
@@ -73,17 +76,26 @@ class Fetcher:
                 asked[key] = one
         self._wanted.extend(later)
         found: dict[tuple[str, int], Record] = {}
+        begins: dict[tuple[str, int], int] = {}
         try:
             found = self._read({key: offset for key, (_, offset, _) in asked.items()})
+            begins = self._begins([key for key, one in asked.items() if one[0].offsets.next_offset is None])
         except Exception as error:  # noqa: BLE001 - whatever it was, the requests are found when they are read
             log.warning("records not fetched out of turn", error=str(error))
         for key, (assignment, offset, answers) in asked.items():
-            answers.append(Fetched(assignment, offset, found.get(key)))
+            answers.append(Fetched(assignment, offset, found.get(key), begins.get(key)))
 
     def close(self) -> None:
         """Closes the consumer."""
         if self._consumer is not None:
             self._consumer.close()
+
+    def _begins(self, keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        assert self._consumer is not None
+        return {
+            key: self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=ROUND_SECONDS_MAX)[0]
+            for key in keys
+        }
 
     def _read(self, offsets: dict[tuple[str, int], int]) -> dict[tuple[str, int], Record]:
         consumer = self._consumer

@@ -53,6 +53,11 @@ class PartitionOffsets:
         self._finished.add(offset)
         self._advance()
 
+    def begin_at(self, offset: int) -> None:
+        """Notes where the log begins, which is the offset to read next if nothing was known before."""
+        if self._next is None:
+            self._next = offset
+
     def finish_below(self, offset: int) -> None:
         """Notes that every offset below is finished, received or not."""
         while self._pending and self._pending[0] < offset:

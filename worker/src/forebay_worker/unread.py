@@ -160,5 +160,9 @@ class Unread:
         if work.request_id != request_id:
             log.warning("another request lies there", request_id=request_id, topic=key[0], partition=key[1], at=offset)
             return None
+        if fetched.begins_at is not None:
+            assignment.offsets.begin_at(fetched.begins_at)
+        if assignment.offsets.position() is None:
+            return None  # nothing could be committed beyond it, so its end would not be known to the next owner
         assignment.take_unread(offset)
         return work
