@@ -118,6 +118,11 @@ class Letter:
         return value
 
     @property
+    def value_bytes(self) -> int:
+        """The value's size."""
+        return len(self._record.value() or b"")
+
+    @property
     def headers(self) -> list[Header]:
         """All headers, as they came."""
         if self._headers is None:

@@ -185,6 +185,8 @@ class Places:
 
     def has(self, partition: int, offset: int) -> bool:
         """Whether it is in."""
+        if not self._blocks:
+            return False
         block, bit = divmod(offset, _BLOCK_BITS)
         bits = self._blocks.get((partition, block))
         return bits is not None and bool(bits[bit >> 3] >> (bit & 7) & 1)

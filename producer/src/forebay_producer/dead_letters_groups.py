@@ -18,8 +18,11 @@ ERRORS_MAX: Final = 20
 
 ERROR_CHARS_MAX: Final = 300
 
+KEPT_BYTES_MAX: Final = 4_096
+"""Letters are kept as samples while their values are no larger: 3,000 at most, 12 MB."""
+
 # Two errors that differ in their ids, counts and times are one. Their beginning may be a status: HTTP 404.
-_KEPT_BYTES: Final = 10
+_HEAD_BYTES: Final = 10
 _VARYING: Final = b"0123456789abcdefABCDEF-"
 
 
@@ -63,7 +66,7 @@ class ErrorCount:
 class Group:
     """Counts of one kind; times, ids and errors are those of letters that are not discarded.
 
-    ``first_seen``, ``last_seen``: epoch milliseconds. ``sample_ids``: the last open ones that were seen.
+    ``first_seen``, ``last_seen``: epoch milliseconds.
     """
 
     name: str | None
@@ -72,7 +75,7 @@ class Group:
     discarded: int = 0
     first_seen: int | None = None
     last_seen: int | None = None
-    sample_ids: deque[str] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    _samples: deque[Letter | str] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     _errors: dict[bytes, ErrorCount] = field(default_factory=dict)
 
     @property
@@ -94,13 +97,19 @@ class Group:
             self.replayed += 1
             return
         self.open += 1
-        self.sample_ids.append(letter.name)
+        # A name is read from the value, which is dear: only those that are shown are asked for theirs.
+        self._samples.append(letter if letter.value_bytes <= KEPT_BYTES_MAX else letter.name)
         self._count_error((letter.error or "")[:ERROR_CHARS_MAX])
+
+    @property
+    def sample_ids(self) -> list[str]:
+        """The last open ones that were seen."""
+        return [sample if isinstance(sample, str) else sample.name for sample in self._samples]
 
     def _count_error(self, error: str) -> None:
         # As bytes it takes a tenth of the time.
         text = error.encode(errors="replace")
-        sort = text[:_KEPT_BYTES] + text[_KEPT_BYTES:].translate(None, _VARYING)
+        sort = text[:_HEAD_BYTES] + text[_HEAD_BYTES:].translate(None, _VARYING)
         if sort not in self._errors and len(self._errors) >= ERRORS_MAX:
             sort, error = b"", OTHERS
         counted = self._errors.get(sort)

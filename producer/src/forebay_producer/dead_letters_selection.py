@@ -47,7 +47,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
 
     def matches(self, letter: Letter) -> bool:
         """Whether the letter is meant. Never raises."""
-        return all(check(letter) for check in self._checks)
+        checks = self._checks
+        return not checks or all(check(letter) for check in checks)
 
     def __str__(self) -> str:
         """The options that say it, in a stable order, as one could type them; ``(all)`` without any."""
