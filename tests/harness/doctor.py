@@ -22,6 +22,35 @@ _MACHINE_SECONDS = 30.0
 """What a busy machine may take for starting Python."""
 
 
+_PROGRAM = """
+import json, os, sys, tempfile
+from {package}.cli import main
+
+children = []
+for case in json.load(sys.stdin):
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    pid = os.fork()
+    if not pid:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        os.environ |= case["settings"]
+        exec(case["prelude"])
+        sys.argv[1:] = case["arguments"]
+        main()
+        sys.exit()
+    children.append((pid, out, err))
+
+ended = []
+for pid, out, err in children:
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    out.seek(0)
+    err.seek(0)
+    ended.append(dict(code=code, out=out.read().decode(), err=err.read().decode()))
+print(json.dumps(ended))
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """What a doctor said."""
@@ -53,24 +82,48 @@ class Examined:
         }
 
 
-def examine(package: str, settings: Mapping[str, str], *options: str, wall_ahead_seconds: float = 0.0) -> Examined:
-    """``package``: forebay_producer or forebay_worker. ``settings``: FOREBAY_ variables, and others."""
-    program = f"from {package}.cli import main; main()"
-    if wall_ahead_seconds:
-        program = WRONG_CLOCK.format(seconds=wall_ahead_seconds) + program
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """``settings``: FOREBAY_ variables, and others. ``options``: of the command. The wall clock may be wrong."""
+
+    settings: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    wall_ahead_seconds: float = 0.0
+
+
+def examine(package: str, settings: Mapping[str, str], *options: str) -> Examined:
+    """``package``: forebay_producer or forebay_worker."""
+    return examine_all(package, {"": Case(settings=settings, options=options)})[""]
+
+
+def examine_all(package: str, cases: Mapping[str, Case]) -> dict[str, Examined]:
+    """What the doctor said of each case: side by side in processes that are forked from one that has imported it,
+    since that takes longer than most examinations."""
+    told = [
+        {
+            "settings": dict(case.settings),
+            "arguments": ["doctor", "--output", "json", *case.options],
+            "prelude": WRONG_CLOCK.format(seconds=case.wall_ahead_seconds) if case.wall_ahead_seconds else "",
+        }
+        for case in cases.values()
+    ]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "doctor", "--output", "json", *options],
-        env=clean_environment(settings),
+        [sys.executable, "-P", "-c", _PROGRAM.format(package=package)],
+        env=clean_environment({}),
         cwd=TESTS,
-        stdin=subprocess.DEVNULL,
+        input=json.dumps(told),
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX + _MACHINE_SECONDS,
-        check=False,
+        check=True,
     )
-    assert "Traceback" not in done.stderr, done.stderr
-    findings = tuple(json.loads(line) for line in done.stdout.splitlines()) if done.stdout.startswith("{") else ()
-    return Examined(code=done.returncode, findings=findings, out=done.stdout, err=done.stderr)
+    return {name: _examined(**ended) for name, ended in zip(cases, json.loads(done.stdout), strict=True)}
+
+
+def _examined(*, code: int, out: str, err: str) -> Examined:
+    assert "Traceback" not in err, err
+    findings = tuple(json.loads(line) for line in out.splitlines()) if out.startswith("{") else ()
+    return Examined(code=code, findings=findings, out=out, err=err)
 
 
 @contextmanager
