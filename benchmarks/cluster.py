@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.programs import BenchError
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.kafka import create_client, producer_config, reader_config, require_topics
+from forebay_schemas.kafka import ask_metadata, create_client, producer_config, reader_config
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
 
 ANSWER_SECONDS_MAX = 30.0
@@ -54,7 +54,7 @@ class Cluster:
         self._admin: AdminClient = kafka.admin()
         self._made: list[str] = []
         # Asked first, so that a cluster that is not there is named as such.
-        require_topics(self._admin, [], connection=kafka.connection, pool="")
+        ask_metadata(self._admin, connection=kafka.connection, doing="looking for the cluster")
 
     def make_pool(self, name: str) -> Pool:
         """All topics of a new pool."""

@@ -113,8 +113,14 @@ def test_the_documented_acls_are_enough_for_everything_but_topics_create(
     ):
         done = forebay.run(*command)
         assert done.code == 0, (command, done.err)
-    done = forebay.run("cancel", "good", "--wait", "0")
+    for command in (("cancel", "good", "--wait", "0"), ("expedite", "good", "--wait", "0")):
+        done = forebay.run(*command)
+        assert done.code == 0, (command, done.err)
+    done = forebay.run("cancel", "good", "--wait", "1")
+    assert "denied" not in done.err, "it may hear what workers answer"
+    done = forebay.run("doctor", "--output", "json")
     assert done.code == 0, done.err
+    assert {record["status"] for record in done.records} <= {"ok", "skipped"}, done.records
     status, said = worker.get("/readyz")
     assert status == 200, said
     done = forebay.run("topics", "create")

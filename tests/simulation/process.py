@@ -158,6 +158,7 @@ class Cluster:
             (worker, "SystemClock", self._make_clock),
             (worker, "create_client", self._create_client),
             (cluster.Cluster, "require_usable", lambda _: self._partitions()),
+            (cluster.Cluster, "lacking", lambda _: []),
             (worker, "HttpBackend", self._make_backend),
             (worker, "TIERS", tuple(self._tiers)),
             *self._bounds.patches(),

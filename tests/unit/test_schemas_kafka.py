@@ -32,6 +32,7 @@ from forebay_schemas.kafka import (
     redacted,
     require_topics,
 )
+from forebay_schemas.permissions import Operation
 from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 NOBODY = "127.0.0.1:1"
@@ -106,6 +107,34 @@ def test_a_line_that_will_not_do_is_named_and_its_value_is_not(tmp_path: Path, l
     assert f"{path}:3 " in str(error)
     assert problem in str(error)
     assert "hunter2" not in str(error)
+
+
+def test_a_secret_lies_in_a_file_of_its_own_and_is_read_anew_each_time(tmp_path: Path) -> None:
+    secret, file = tmp_path / "password", tmp_path / "client.properties"
+    file.write_text(f"sasl.username=alice\nsasl.password=${{directory:{tmp_path}:password}}\n")
+    for held, value in (("first\n", "first"), (" a b=c ", " a b=c "), ("other\r\n", "other"), ("two\n\n", "two\n")):
+        secret.write_bytes(held.encode())
+        assert read_properties(file) == {"sasl.username": "alice", "sasl.password": value}
+
+
+@pytest.mark.parametrize(
+    ("reference", "problem"),
+    [
+        ("${directory:%s:absent}", "No such file or directory"),
+        ("${directory:%s:}", "it is not ${directory:/a/folder:file}"),
+        ("${directory:%s}", "it is not ${directory:/a/folder:file}"),
+        ("${directory:%s:../secret}", "it is not ${directory:/a/folder:file}"),
+        ("${directory:%s:large}", "it is too large for a secret"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_named_with_its_place(tmp_path: Path, reference: str, problem: str) -> None:
+    (tmp_path / "large").write_bytes(b"s" * 65_537)
+    file = tmp_path / "client.properties"
+    value = reference % tmp_path
+    file.write_text(f"# comment\nsasl.password={value}\n")
+    with pytest.raises(UsageError) as caught:
+        read_properties(file)
+    assert f"{file}:2 takes sasl.password from {value}: {problem}" in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -235,12 +264,14 @@ def test_anything_else_is_refused(given: str) -> None:
 
 def test_an_unreachable_broker_and_a_refusal_are_told_apart() -> None:
     where = connection()
-    gone = as_forebay_error(KafkaError(KafkaError._TRANSPORT), connection=where, doing="listing topics")
+    gone = as_forebay_error(KafkaError(KafkaError._TRANSPORT), connection=where, doing="listing topics", needs=None)
     assert isinstance(gone, BrokerUnreachableError)
     assert gone.exit_code is ExitCode.UNREACHABLE
     assert NOBODY in str(gone)
     assert "FOREBAY_BOOTSTRAP_SERVERS" in str(gone)
-    refusal = as_forebay_error(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), connection=where, doing="reading")
+    refusal = as_forebay_error(
+        KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), connection=where, doing="reading", needs=None
+    )
     assert isinstance(refusal, KafkaFailedError)
     assert refusal.exit_code is ExitCode.FAILED
     assert "while reading" in str(refusal)
@@ -249,7 +280,7 @@ def test_an_unreachable_broker_and_a_refusal_are_told_apart() -> None:
 def test_nobody_at_the_address_is_said_within_the_time_given() -> None:
     admin = make_admin(connection(), client_id="c")
     with pytest.raises(BrokerUnreachableError, match=f"no broker answered at {NOBODY} while listing topics"):
-        require_topics(admin, ["a"], connection=connection(), pool="p", timeout_seconds=0.3)
+        require_topics(admin, ["a"], connection=connection(), pool="p", operation=Operation.READ, timeout_seconds=0.3)
 
 
 @pytest.fixture
@@ -265,7 +296,9 @@ def mock_broker() -> Iterator[KafkaConnection]:
 
 def test_missing_topics_are_all_named_with_the_command_that_makes_them(mock_broker: KafkaConnection) -> None:
     admin = make_admin(mock_broker, client_id="c")
-    assert require_topics(admin, ["there"], connection=mock_broker, pool="p").keys() == {"there"}
+    assert require_topics(admin, ["there"], connection=mock_broker, pool="p", operation=Operation.READ).keys() == {
+        "there"
+    }
     with pytest.raises(TopicMissingError, match=r"missing topic absent, lost; create it with: .* --pool p$") as caught:
-        require_topics(admin, ["lost", "there", "absent"], connection=mock_broker, pool="p")
+        require_topics(admin, ["lost", "there", "absent"], connection=mock_broker, pool="p", operation=Operation.READ)
     assert caught.value.topics == ["lost", "absent"]

@@ -1,4 +1,4 @@
-"""What a principal may do, asked of a broker that has just come up."""
+"""What a principal may do, by what the brokers answer."""
 
 from __future__ import annotations
 
@@ -6,27 +6,118 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in its stubs
 
-from forebay_schemas.permissions import Operation, missing, on_group
+from forebay_schemas.permissions import (
+    Access,
+    Operation,
+    Resource,
+    ask_permitted,
+    error_text,
+    lacks,
+    missing,
+    on_group,
+    on_topic,
+)
+
+READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 
-class YoungBroker:
-    """Its groups are not loaded when it is first asked."""
+def answered(answer: list[AclOperation] | int | None) -> Future[Any]:
+    """As the client answers: a description with what is allowed, or a Kafka error's code."""
+    future: Future[Any] = Future()
+    if isinstance(answer, int):
+        future.set_exception(KafkaException(KafkaError(answer)))
+    else:
+        future.set_result(SimpleNamespace(authorized_operations=answer))
+    return future
 
-    def __init__(self) -> None:
-        self._errors = [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR]
+
+class Brokers:
+    """Answer from a table of names; of groups first with some errors that pass."""
+
+    def __init__(self, answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> None:
+        self._answers = answers
+        self._passing = list(passing)
+
+    def describe_topics(self, topics: TopicCollection, **_: Any) -> dict[str, Future[Any]]:
+        return {name: answered(self._answers[name]) for name in topics.topic_names}
 
     def describe_consumer_groups(self, names: list[str], **_: Any) -> dict[str, Future[Any]]:
-        answer: Future[Any] = Future()
-        if self._errors:
-            answer.set_exception(KafkaException(KafkaError(self._errors.pop())))
-        else:
-            answer.set_result(SimpleNamespace(authorized_operations=[SimpleNamespace(name="READ")]))
-        return dict.fromkeys(names, answer)
+        if self._passing:
+            code = self._passing.pop()
+            return {name: answered(code) for name in names}
+        return {name: answered(self._answers[name]) for name in names}
+
+
+def admin(answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> AdminClient:
+    return cast(AdminClient, Brokers(answers, passing=passing))
 
 
 def test_groups_that_a_broker_has_not_loaded_yet_are_asked_about_again() -> None:
-    admin = cast(AdminClient, YoungBroker())
-    assert missing(admin, [on_group(Operation.READ, "forebay.default.high")]) == []
+    young = admin(
+        {"g": [AclOperation.READ]},
+        passing=(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR),
+    )
+    assert missing(young, [on_group(READ, "g")]) == []
+
+
+def test_what_lacks_is_named_in_the_order_in_which_it_was_asked_for() -> None:
+    brokers = admin(
+        {
+            "readable": [AclOperation.READ, AclOperation.DESCRIBE],
+            "hidden": KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            "absent": KafkaError.UNKNOWN_TOPIC_OR_PART,
+            "silent": None,
+            "group": KafkaError.GROUP_AUTHORIZATION_FAILED,
+            "unused": KafkaError.GROUP_ID_NOT_FOUND,
+        }
+    )
+    needed = [
+        on_group(READ, "group"),
+        on_topic(WRITE, "readable"),
+        on_topic(READ, "readable"),
+        on_topic(DESCRIBE, "hidden"),
+        on_topic(READ, "absent"),
+        on_topic(READ, "silent"),
+        on_group(READ, "unused"),
+    ]
+    assert missing(brokers, needed) == [needed[0], needed[1], needed[3]]
+
+
+def test_kafkas_words_are_taken_from_the_clients() -> None:
+    permitted = ask_permitted(
+        admin({"t": [AclOperation.DESCRIBE_CONFIGS, AclOperation.IDEMPOTENT_WRITE]}), [on_topic(READ, "t")]
+    )
+    assert permitted == {(Resource.TOPIC, "t"): {Operation.DESCRIBE_CONFIGS}}
+
+
+def test_brokers_that_do_not_answer_are_an_error_and_not_a_permission() -> None:
+    with pytest.raises(KafkaException):
+        missing(admin({"t": KafkaError._TIMED_OUT}), [on_topic(READ, "t")])
+
+
+def test_nothing_is_asked_about_nothing() -> None:
+    assert missing(cast(AdminClient, None), []) == []
+
+
+def test_of_what_is_not_known_nothing_lacks() -> None:
+    assert not lacks({}, on_topic(READ, "t"))
+    assert lacks({(Resource.TOPIC, "t"): ()}, on_topic(READ, "t"))
+    assert not lacks({(Resource.TOPIC, "t"): ()}, on_group(READ, "t"))
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "denied: User:a may not Read topic t"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "denied: User:a may not Read group g"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "Broker: Cluster authorization failed"),
+        (KafkaError._TIMED_OUT, "Local: Timed out"),
+    ],
+)
+def test_a_denial_is_told_by_the_kind_of_resource_and_anything_else_by_the_client(code: int, text: str) -> None:
+    needs: tuple[Access, ...] = (on_topic(READ, "t"), on_group(READ, "g"))
+    assert error_text(KafkaError(code), *needs, principal="User:a") == text

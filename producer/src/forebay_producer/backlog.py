@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
@@ -24,13 +24,15 @@ from forebay_schemas.kafka import (
 )
 from forebay_schemas.offsets_metadata import decode_metadata
 from forebay_schemas.passing import until_passed
-from forebay_schemas.permissions import Operation, on_group
+from forebay_schemas.permissions import Operation, is_denied, on_group
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import Pool
 
 # A head that has not come by then is left out of the age: its broker is away.
 _HEADS_SECONDS_MAX: Final = 5.0
 _POLL_SECONDS: Final = 0.1
+_REFUSED_SECONDS: Final = 1.5
+"""Without an answer until then, it is looked for what is in its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +168,23 @@ class BacklogReader:
     def _committed(self, tier: Tier) -> dict[tuple[str, int], TopicPartition]:
         wanted = [TopicPartition(topic, number) for topic, number in self._partitions[tier]]
         group = self._pool.group(tier)
+        consumer = self._groups[tier]
+
+        def ask() -> list[TopicPartition]:
+            try:
+                return consumer.committed(wanted, timeout=_REFUSED_SECONDS)
+            except KafkaException as error:
+                # One that may not see the group waits for its coordinator, and says why to whoever polls.
+                said = consumer.poll(0)
+                refusal = None if said is None else said.error()
+                if refusal is not None and is_denied(refusal):
+                    raise KafkaException(refusal) from None
+                if error.args[0].code() != KafkaError._TIMED_OUT:
+                    raise
+            return consumer.committed(wanted, timeout=METADATA_TIMEOUT_SECONDS - _REFUSED_SECONDS)
 
         try:
-            found = until_passed()(self._groups[tier].committed, wanted, timeout=METADATA_TIMEOUT_SECONDS)
+            found = until_passed()(ask)
         except KafkaException as error:
             doing = f"reading what group {group} has committed"
             needs = on_group(Operation.DESCRIBE, group)

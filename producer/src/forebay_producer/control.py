@@ -178,7 +178,9 @@ class _Answers:
         config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "latest"}
         self._consumer = create_client(Consumer, config)
         try:
-            count = require_topics(self._consumer, [topic], connection=connection, pool=pool.name)[topic]
+            count = require_topics(
+                self._consumer, [topic], connection=connection, pool=pool.name, operation=Operation.READ
+            )[topic]
             self._consumer.assign(until_passed()(self._ends, count))
         except BaseException as error:
             self._consumer.close()

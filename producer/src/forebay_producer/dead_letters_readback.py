@@ -19,7 +19,7 @@ from forebay_producer.dead_letters_audit import Intent
 from forebay_producer.dead_letters_journal import Place
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.errors import BrokerUnreachableError
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError
 from forebay_schemas.headers import REPLAY_OF, record_headers
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
@@ -31,6 +31,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
+from forebay_schemas.permissions import Operation, on_topic
 
 SETTLE_SECONDS: Final = 2.0
 SETTLE_REPLICATED_SECONDS: Final = 10.0
@@ -70,7 +71,7 @@ class ReadBack:
         topics = {letter.topic for letter in intent.letters if (letter.partition, letter.offset) in doubts}
         wanted = {replay_of(intent.dead_letter_topic_id, *place).encode(): place for place in doubts}
         admin = make_admin(self._connection, client_id=self._client_id)
-        counts = require_topics(admin, topics, connection=self._connection, pool=self._pool)
+        counts = require_topics(admin, topics, connection=self._connection, pool=self._pool, operation=Operation.READ)
         partitions = [(topic, number) for topic in sorted(topics) for number in range(counts[topic])]
         found = self._read(wanted, self._ranges(admin, partitions, intent))
         if len(found) < len(wanted):
@@ -103,7 +104,7 @@ class ReadBack:
             try:
                 known = admin.list_topics(timeout=METADATA_TIMEOUT_SECONDS).topics
             except KafkaException as error:
-                raise as_forebay_error(error.args[0], connection=self._connection, doing="seeking replays") from None
+                raise self._explained(error.args[0], None) from None
             partitions = [one for topic in topics if topic in known for one in known[topic].partitions.values()]
             if all(len(one.isrs) >= (2 if len(one.replicas) >= 3 else 1) for one in partitions):
                 return any(len(one.replicas) > 1 for one in partitions)
@@ -139,12 +140,16 @@ class ReadBack:
                         heard_at = self._clock.monotonic()
                         search.look_at(message)
                     elif not is_unreachable(error) and not error.retriable():
-                        raise as_forebay_error(error, connection=self._connection, doing="seeking replays")
+                        raise self._explained(error, message.topic())
             return search.found
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self._connection, doing="seeking replays") from None
+            raise self._explained(error.args[0], None) from None
         finally:
             consumer.close()
+
+    def _explained(self, error: KafkaError, topic: str | None) -> ForebayError:
+        needs = None if topic is None else on_topic(Operation.READ, topic)
+        return as_forebay_error(error, connection=self._connection, doing="seeking replays", needs=needs)
 
 
 class _Search:

@@ -20,6 +20,7 @@ from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError
 from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
+from forebay_schemas.permissions import Operation
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import Pool
 
@@ -71,7 +72,9 @@ class Replayer:
         admin = make_admin(connection, client_id=CLIENT_ID)
         topics = [pool.requests(tier) for tier in TIERS]
         # librdkafka itself would keep records for a topic that is not there for half a minute.
-        self._partitions = require_topics(admin, topics, connection=connection, pool=pool.name)
+        self._partitions = require_topics(
+            admin, topics, connection=connection, pool=pool.name, operation=Operation.WRITE
+        )
         self._offsets = TopicAdmin(admin, connection=connection)
         self._ends: dict[str, list[int]] = {}
         self._ends_at = float("-inf")
@@ -173,7 +176,7 @@ class Replayer:
                 sent.refused.append((replay, Refusal.TOO_LARGE))
                 batch.remove(replay)
             else:
-                run.failed(error, doing=f"replaying to {replay.topic}")
+                run.failed(error, topic=replay.topic)
         run.require_turn()
         self.in_doubt = False
         return batch

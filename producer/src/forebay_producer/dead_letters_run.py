@@ -46,6 +46,7 @@ from forebay_schemas.kafka import (
     require_topics,
 )
 from forebay_schemas.passing import PASSING, until_passed
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
 CLIENT_ID: Final = "forebay-dead-letters"
@@ -145,7 +146,9 @@ class Run:
             | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
         )
         try:
-            require_topics(self._consumer, [pool.audit], connection=connection, pool=pool.name)
+            require_topics(
+                self._consumer, [pool.audit], connection=connection, pool=pool.name, operation=Operation.READ
+            )
             self._consumer.assign([TopicPartition(pool.audit, _AUDIT_PARTITION, 0)])
         except BaseException:
             self._consumer.close()
@@ -194,7 +197,7 @@ class Run:
             if error is None:
                 self._confirmed_at = max(self._confirmed_at, sent_at) if own else self._confirmed_at
             else:
-                self.failed(error, doing=f"writing to {self._pool.audit}")
+                self.failed(error, topic=self._pool.audit)
 
         value = encode_audit(record)
         key = record.request_id if isinstance(record, ReplayAudit) else record.run_id
@@ -208,7 +211,7 @@ class Run:
             except BufferError:
                 client.poll(_POLL_SECONDS)
             except KafkaException as error:
-                self.failed(error.args[0], doing=f"writing to {self._pool.audit}")
+                self.failed(error.args[0], topic=self._pool.audit)
                 return
         self._unsaid += 1
         self._said_at = sent_at if own else self._said_at
@@ -275,9 +278,10 @@ class Run:
             self._client = create_client(Producer, config)
         return self._client
 
-    def failed(self, error: KafkaError, *, doing: str) -> None:
-        """Something that the run sent did not get there: it has to enter again, or to give up."""
-        failure = as_forebay_error(error, connection=self._connection, doing=doing)
+    def failed(self, error: KafkaError, *, topic: str) -> None:
+        """Something that the run sent to a topic did not get there: it has to enter again, or to give up."""
+        needs = on_topic(Operation.WRITE, topic)
+        failure = as_forebay_error(error, connection=self._connection, doing=f"writing to {topic}", needs=needs)
         if not is_passing_failure(error):
             self._broken = failure
         elif self._broken is None:
@@ -371,7 +375,7 @@ class Run:
             )
             self._read_to(end)
         except KafkaException as error:
-            failure = as_forebay_error(error.args[0], connection=self._connection, doing=f"reading {topic}")
+            failure = self._explained(error.args[0])
             raise (LostTurnError(failure) if is_passing_failure(error.args[0]) else failure) from None
 
     def _read_to(self, end: int) -> None:
@@ -407,7 +411,12 @@ class Run:
         if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicMissingError([self._pool.audit], pool=self._pool.name)
         if not is_unreachable(error) and not error.retriable():
-            raise as_forebay_error(error, connection=self._connection, doing=f"reading {self._pool.audit}")
+            raise self._explained(error)
+
+    def _explained(self, error: KafkaError) -> ForebayError:
+        topic = self._pool.audit
+        needs = on_topic(Operation.READ, topic)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs)
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:

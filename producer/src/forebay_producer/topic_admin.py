@@ -144,14 +144,19 @@ class TopicAdmin:
             return {}
 
         def ask() -> dict[tuple[str, int], int]:
-            answers = self._admin.list_offsets(wanted, request_timeout=_TIMEOUT)
-            try:
-                return {(one.topic, one.partition): answer.result().offset for one, answer in answers.items()}
-            except KafkaException as error:
-                if is_passing(error):
-                    # After a broker's restart the client would go on asking with the leaders' old epochs.
-                    self._admin.list_topics(timeout=_TIMEOUT)
-                raise
+            found: dict[tuple[str, int], int] = {}
+            for one, answer in self._admin.list_offsets(wanted, request_timeout=_TIMEOUT).items():
+                try:
+                    found[one.topic, one.partition] = answer.result().offset
+                except KafkaException as error:
+                    if is_passing(error):
+                        # After a broker's restart the client would go on asking with the leaders' old epochs.
+                        self._admin.list_topics(timeout=_TIMEOUT)
+                    if not is_denied(error.args[0]):
+                        raise
+                    needs = on_topic(Operation.DESCRIBE, one.topic)
+                    raise self._explained(error, doing="reading offsets", needs=needs) from None
+            return found
 
         return self._ask(lambda: until_passed()(ask), doing="reading offsets")
 

@@ -55,7 +55,9 @@ class KafkaAccess:
         try:
             self.admin().list_topics(timeout=METADATA_TIMEOUT_SECONDS)
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self.connection, doing="looking for the cluster") from None
+            raise as_forebay_error(
+                error.args[0], connection=self.connection, doing="looking for the cluster", needs=None
+            ) from None
 
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave these names out
-    AclOperation,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # not in its stubs
 
-from forebay_schemas.checkup import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped
+from forebay_schemas.checkup import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped, warning
 from forebay_schemas.checkup_clock import CHECK as CLOCK
 from forebay_schemas.checkup_clock import check_clock
 from forebay_schemas.checkup_credentials import CREDENTIALS, TLS, credentials_findings, refusal_findings
-from forebay_schemas.checkup_needs import Permitted, Role, needs_of
+from forebay_schemas.checkup_needs import Role, needs_of, topics_of
 from forebay_schemas.checkup_network import tcp_problems
 from forebay_schemas.checkup_topics import (
     PERMISSIONS,
@@ -38,7 +34,7 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.connection_trouble import find_trouble, refused_credentials
 from forebay_schemas.errors import KafkaFailedError
 from forebay_schemas.kafka import KafkaConnection, make_admin
-from forebay_schemas.permissions import Operation, Resource
+from forebay_schemas.permissions import Operation, Permitted, ask_permitted, lacks, on_topic
 from forebay_schemas.topics import Pool
 
 BROKERS: Final = "kafka.brokers"
@@ -99,14 +95,21 @@ class KafkaCheckup:
         findings += existence_findings(found, pool=self._pool)
         findings += self._check_settings(found)
         findings += replica_findings(found)
-        permitted = self._permitted(found)
-        findings += permission_findings(
-            needs_of(self._role, self._pool),
-            permitted,
-            principal=self._connection.principal,
-            authorizer=self._authorizer(cluster),
-            role=self._role,
-        )
+        needs = needs_of(self._role, self._pool)
+        permitted: Permitted = {}
+        try:
+            permitted = ask_permitted(self._admin, [need.access for need in needs], timeout_seconds=self._seconds())
+        except KafkaException as error:
+            said = f"the brokers do not tell what is permitted ({error.args[0].str()})"
+            findings.append(warning(PERMISSIONS, said, fix="look at the brokers' log"))
+        else:
+            findings += permission_findings(
+                needs,
+                permitted,
+                principal=self._connection.principal,
+                authorizer=self._authorizer(cluster),
+                role=self._role,
+            )
         findings.append(self._check_clock(found, permitted))
         return findings
 
@@ -170,11 +173,9 @@ class KafkaCheckup:
         ]
 
     def _describe_topics(self) -> dict[str, TopicFound] | Finding:
-        """Each topic of the pool by name."""
-        names = [spec.name for spec in self._pool.specs(partitions=1, replication=1)]
-        answers = self._admin.describe_topics(
-            TopicCollection(names), include_authorized_operations=True, request_timeout=self._seconds()
-        )
+        """Each topic that the role uses, by name."""
+        names = TopicCollection(topics_of(self._role, self._pool))
+        answers = self._admin.describe_topics(names, request_timeout=self._seconds())
         found: dict[str, TopicFound] = {}
         for name, answer in self._answers(answers).items():
             if isinstance(answer, KafkaError):
@@ -191,7 +192,6 @@ class KafkaCheckup:
                     )
                     for each in answer.partitions
                 ),
-                operations=_operations(answer.authorized_operations),
             )
         errors = [of.error for of in found.values() if of.error is not None]
         if len(errors) == len(found) and errors[0].code() in (KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
@@ -212,29 +212,6 @@ class KafkaCheckup:
         }
         return drift_findings(found, settings, pool=self._pool)
 
-    def _permitted(self, found: Mapping[str, TopicFound]) -> Permitted:
-        """The operations this principal may do, as far as the brokers say."""
-        permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
-        for name, of in found.items():
-            if of.is_denied:
-                permitted[Resource.TOPIC, name] = ()
-            elif of.operations is not None:
-                permitted[Resource.TOPIC, name] = of.operations
-        groups = sorted(
-            {need.access.name for need in needs_of(self._role, self._pool) if need.access.resource is Resource.GROUP}
-        )
-        answers = self._admin.describe_consumer_groups(
-            groups, include_authorized_operations=True, request_timeout=self._seconds()
-        )
-        for group, answer in self._answers(answers).items():
-            if not isinstance(answer, KafkaError):
-                operations = _operations(answer.authorized_operations)
-                if operations is not None:
-                    permitted[Resource.GROUP, group] = operations
-            elif answer.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                permitted[Resource.GROUP, group] = ()
-        return permitted
-
     def _authorizer(self, cluster: _Cluster) -> str | None:
         """The brokers' authorizer; an empty text where there is none, None where that is not for us to know."""
         resource = ConfigResource(ResourceType.BROKER, str(cluster.nodes[0].id))
@@ -248,7 +225,7 @@ class KafkaCheckup:
         topic = self._pool.coordination
         if not found[topic].is_there:
             return skipped(CLOCK, f"cannot be told: {topic} is not there or not to be seen")
-        if Operation.WRITE not in permitted.get((Resource.TOPIC, topic), (Operation.WRITE,)):
+        if lacks(permitted, on_topic(Operation.WRITE, topic)):
             return skipped(CLOCK, f"cannot be told: that takes a record on {topic}, and writing it is not permitted")
         return check_clock(self._connection, topic=topic, clock=SystemClock(), seconds=self._seconds())
 
@@ -272,12 +249,6 @@ def _answer(future: Any) -> Any:
     if error is None:
         return future.result()
     return error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._FAIL, str(error))
-
-
-def _operations(permitted: Collection[AclOperation] | None) -> frozenset[Operation] | None:
-    if permitted is None:
-        return None
-    return frozenset(operation for operation in Operation if AclOperation[operation.name] in permitted)
 
 
 def _skipped(checks: Iterable[str], needed: str) -> list[Finding]:

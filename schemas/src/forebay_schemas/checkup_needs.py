@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forebay_schemas.acls import worker_needs
-from forebay_schemas.permissions import Access, Operation, Resource, on_group, on_topic
+from forebay_schemas.acls import READER_GROUP, worker_needs
+from forebay_schemas.permissions import Access, Operation, Permitted, Resource, lacks, on_group, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import Pool
-
-Permitted = Mapping[tuple[Resource, str], Collection[Operation]]
-"""What this principal may do, as far as the brokers say: a resource that is missing here is not known."""
 
 
 class Role(StrEnum):
@@ -47,18 +44,20 @@ def needs_of(role: Role, pool: Pool) -> list[Need]:
     return list(_vital(worker_needs(pool), "a worker does not start without it"))
 
 
+def topics_of(role: Role, pool: Pool) -> list[str]:
+    """The topics that a deployable has to do with."""
+    accesses = [need.access for need in needs_of(role, pool)]
+    return list(dict.fromkeys(access.name for access in accesses if access.resource is Resource.TOPIC))
+
+
 def lacking(needs: Collection[Need], permitted: Permitted) -> list[Need]:
-    """Those needs that are not met. Of a resource that is not known nothing lacks."""
-    return [need for need in known(needs, permitted) if need.access.operation not in permitted[_key(need)]]
+    """Those needs that are not met."""
+    return [need for need in needs if lacks(permitted, need.access)]
 
 
 def known(needs: Collection[Need], permitted: Permitted) -> list[Need]:
     """Those needs of which the brokers say whether they are met."""
-    return [need for need in needs if _key(need) in permitted]
-
-
-def _key(need: Need) -> tuple[Resource, str]:
-    return need.access.resource, need.access.name
+    return [need for need in needs if (need.access.resource, need.access.name) in permitted]
 
 
 def _producer_needs(pool: Pool) -> list[Need]:
@@ -66,7 +65,7 @@ def _producer_needs(pool: Pool) -> list[Need]:
     read, write = Operation.READ, Operation.WRITE
     return [
         *_vital((on_topic(write, name) for name in requests), "requests cannot be submitted"),
-        *_vital([on_topic(read, pool.results)], "outcomes cannot be read"),
+        *_vital([on_topic(read, pool.results), on_group(Operation.DESCRIBE, READER_GROUP)], "outcomes cannot be read"),
         *_useful((on_topic(read, name) for name in requests), "forebay backlog"),
         *_useful((on_group(Operation.DESCRIBE, name) for name in groups), "forebay backlog"),
         *_useful([on_topic(write, pool.control), on_topic(read, pool.coordination)], "forebay cancel and expedite"),

@@ -10,8 +10,8 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from forebay_schemas.checkup import Finding, failed, named, ok, skipped, warning
-from forebay_schemas.checkup_needs import Need, Permitted, Role, Weight, known, lacking
-from forebay_schemas.permissions import Operation, Resource
+from forebay_schemas.checkup_needs import Need, Role, Weight, known, lacking
+from forebay_schemas.permissions import Permitted, Resource, is_denied
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topic_drift import drift_of
 from forebay_schemas.topics import PARTITIONS_MAX, Pool
@@ -34,12 +34,11 @@ class PartitionReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFound:
-    """A topic as the brokers describe it, or why they do not. ``operations``: None where they do not say."""
+    """A topic as the brokers describe it, or why they do not."""
 
     name: str
     error: KafkaError | None = None
     partitions: tuple[PartitionReplicas, ...] = ()
-    operations: frozenset[Operation] | None = None
 
     @property
     def is_there(self) -> bool:
@@ -82,7 +81,7 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[F
         for name, of in found.items()
         if of.error is not None and name not in missing and name not in hidden
     ]
-    return findings or [ok(TOPICS, f"all {len(found)} of pool {pool.name} are there")]
+    return findings or [ok(TOPICS, f"all {len(found)} that it uses of pool {pool.name} are there")]
 
 
 def drift_findings(
@@ -94,16 +93,15 @@ def drift_findings(
     partitions = min(max(map(len, shapes)), PARTITIONS_MAX)
     replication = max((each.replicas for shape in shapes for each in shape), default=1)
     findings: list[Finding] = []
-    untold: list[str] = []
-    why = ""
+    untold: list[tuple[str, KafkaError]] = []
     for spec in pool.specs(partitions=max(1, partitions), replication=max(1, replication)):
-        of, told = found[spec.name], settings.get(spec.name)
+        told = settings.get(spec.name)
         if told is None:
             continue
         if isinstance(told, KafkaError):
-            untold.append(spec.name)
-            why = told.str()
+            untold.append((spec.name, told))
             continue
+        of = found[spec.name]
         few = min((each.replicas for each in of.partitions), default=0)
         drift = drift_of(spec, partitions=len(of.partitions), replication=few, settings=told)
         if drift:
@@ -115,14 +113,17 @@ def drift_findings(
                 )
             )
     if untold:
-        findings.append(
-            warning(
-                SETTINGS,
-                f"cannot tell for {len(untold)} topics: {named(untold)} ({why})",
-                fix="permit this principal to DescribeConfigs on them, or run forebay topics describe as one who may",
-            )
-        )
+        findings.append(_untold_settings([name for name, _ in untold], untold[0][1]))
     return findings or [ok(SETTINGS, f"{len(settings)} topics are as forebay topics create makes them")]
+
+
+def _untold_settings(names: Sequence[str], why: KafkaError) -> Finding:
+    if is_denied(why):
+        # Nobody but an administrator needs it.
+        may = "forebay topics describe tells one who may"
+        return skipped(SETTINGS, f"DescribeConfigs is not permitted on {len(names)} topics: {named(names)}; {may}")
+    said = f"cannot tell for {len(names)} topics: {named(names)} ({why.str()})"
+    return warning(SETTINGS, said, fix="look at the brokers' log")
 
 
 def replica_findings(found: Mapping[str, TopicFound]) -> list[Finding]:

@@ -59,8 +59,6 @@ _PRINTABLE: Final = re.compile(
     r"|max\.in\.flight.*|partitioner|retries|sasl\.mechanisms?|security\.protocol"
 )
 
-# As of Kafka's own DirectoryConfigProvider (KIP-632): a Kubernetes Secret that is mounted is such a folder.
-
 # librdkafka says "BIO lib" of one that is not there.
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
 
@@ -283,9 +281,9 @@ def is_unreachable(error: KafkaError) -> bool:
 
 
 def as_forebay_error(
-    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None = None
+    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None
 ) -> ForebayError:
-    """The error a person should see for a Kafka error met while ``doing`` something that ``needs`` a permission."""
+    """The error a person should see for a Kafka error met while ``doing`` what ``needs`` a permission, or none."""
     if is_unreachable(error):
         refused = connection.watch.authentication_failure
         if refused is not None:
@@ -333,7 +331,8 @@ def ask_metadata(
             trouble = _trouble(connection)
             if trouble is not None:
                 raise trouble
-    raise as_forebay_error(failure, connection=connection, doing=doing)
+    needs = None if topic is None else on_topic(Operation.DESCRIBE, topic)
+    raise as_forebay_error(failure, connection=connection, doing=doing, needs=needs)
 
 
 def _trouble(connection: KafkaConnection) -> ForebayError | None:
@@ -349,7 +348,7 @@ def require_topics(
     *,
     connection: KafkaConnection,
     pool: str,
-    operation: Operation = Operation.DESCRIBE,
+    operation: Operation,
     timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
     """The number of partitions of each topic, by its name. ``operation``: what is meant to be done to them.

@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-_SECONDS_MAX: Final = 10.0
+SECONDS_MAX: Final = 10.0
 
 # Metadata names the leader of a new partition, and the epoch, some milliseconds before that leader knows.
 PASSING: Final = {
@@ -29,11 +29,11 @@ def is_passing(error: BaseException) -> bool:
     return isinstance(error, KafkaException) and error.args[0].code() in PASSING
 
 
-def until_passed() -> Retrying:
-    """Repeats a question to the brokers while its error is a passing one, for ten seconds; raises the last error."""
+def until_passed(seconds: float = SECONDS_MAX) -> Retrying:
+    """Repeats a question to the brokers while its error is a passing one, so long; raises the last error."""
     return Retrying(
         retry=retry_if_exception(is_passing),
-        stop=stop_after_delay(_SECONDS_MAX),
+        stop=stop_after_delay(seconds),
         wait=wait_fixed(0.05),
         reraise=True,
     )

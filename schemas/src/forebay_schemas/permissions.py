@@ -1,14 +1,18 @@
-"""What Forebay asks of Kafka's ACLs, and what is said when they refuse. Only `missing` asks the brokers."""
+"""What Forebay asks of Kafka's ACLs, and what is said when they refuse. `ask_permitted` and `missing` talk to
+the brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave AclOperation out
+    AclOperation,
+    AdminClient,
+)
 
 from forebay_schemas.errors import DeniedError
 from forebay_schemas.passing import until_passed
@@ -92,59 +96,77 @@ def error_text(error: KafkaError, *needs: Access, principal: str) -> str:
     return error.str() if lacking is None else f"denied: {principal} may not {lacking.operation} {lacking.target}"
 
 
-def missing(admin: AdminClient, needed: Iterable[Access]) -> list[Access]:
-    """What of ``needed`` (topics and groups) the brokers would refuse this client, in its order.
+Permitted = Mapping[tuple[Resource, str], Collection[Operation]]
+"""What a principal may do, as far as the brokers say: a resource that is missing here is not known."""
 
-    A topic or group that does not exist is not counted: nobody can tell. Raises ``KafkaException`` when the brokers
-    do not answer.
+
+def lacks(permitted: Permitted, access: Access) -> bool:
+    """Whether the brokers say that it is not allowed. Of a resource that is not known nothing lacks."""
+    operations = permitted.get((access.resource, access.name))
+    return operations is not None and access.operation not in operations
+
+
+def missing(
+    admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
+) -> list[Access]:
+    """What of ``needed`` the brokers would refuse this client, in its order. Raises as `ask_permitted`."""
+    wanted = list(needed)
+    permitted = ask_permitted(admin, wanted, timeout_seconds=timeout_seconds)
+    return [access for access in wanted if lacks(permitted, access)]
+
+
+def ask_permitted(
+    admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
+) -> Permitted:
+    """What this client may do to the topics and groups in ``needed``.
+
+    Of a topic or group that does not exist nobody can tell. ``timeout_seconds`` bounds each of the two questions.
+    Raises ``KafkaException`` when the brokers do not answer.
     """
     wanted = list(needed)
-    topics = [each.name for each in wanted if each.resource is Resource.TOPIC]
-    groups = [each.name for each in wanted if each.resource is Resource.GROUP]
     # A group's coordinator is still loading for some seconds after its broker came up.
-    allowed = until_passed()(_allowed_on_topics, admin, topics) | until_passed()(_allowed_on_groups, admin, groups)
-    lacking = []
-    for access in wanted:
-        operations = allowed.get((access.resource, access.name))
-        if operations is not None and access.operation not in operations:
-            lacking.append(access)
-    return lacking
+    again = until_passed(timeout_seconds)
+    topics = sorted({each.name for each in wanted if each.resource is Resource.TOPIC})
+    groups = sorted({each.name for each in wanted if each.resource is Resource.GROUP})
+    permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
+    if topics:
+        permitted |= again(_on_topics, admin, topics, timeout_seconds)
+    if groups:
+        permitted |= again(_on_groups, admin, groups, timeout_seconds)
+    return permitted
 
 
-_Allowed = dict[tuple[Resource, str], set[str] | None]
-
-
-def _allowed_on_topics(admin: AdminClient, names: list[str]) -> _Allowed:
-    if not names:
-        return {}
+def _on_topics(admin: AdminClient, names: list[str], timeout_seconds: float) -> Permitted:
     answers = admin.describe_topics(
-        TopicCollection(sorted(set(names))), include_authorized_operations=True, request_timeout=ANSWER_SECONDS_MAX
+        TopicCollection(names), include_authorized_operations=True, request_timeout=timeout_seconds
     )
-    return {(Resource.TOPIC, name): _operations(answer) for name, answer in answers.items()}
+    return _permitted(Resource.TOPIC, answers)
 
 
-def _allowed_on_groups(admin: AdminClient, names: list[str]) -> _Allowed:
-    if not names:
-        return {}
-    answers = admin.describe_consumer_groups(
-        sorted(set(names)), include_authorized_operations=True, request_timeout=ANSWER_SECONDS_MAX
-    )
-    return {(Resource.GROUP, name): _operations(answer) for name, answer in answers.items()}
+def _on_groups(admin: AdminClient, names: list[str], timeout_seconds: float) -> Permitted:
+    answers = admin.describe_consumer_groups(names, include_authorized_operations=True, request_timeout=timeout_seconds)
+    return _permitted(Resource.GROUP, answers)
 
 
-def _operations(answer: Any) -> set[str] | None:
+def _permitted(resource: Resource, answers: Mapping[str, Any]) -> Permitted:
+    permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
+    for name, answer in answers.items():
+        operations = _operations(answer)
+        if operations is not None:
+            permitted[resource, name] = operations
+    return permitted
+
+
+def _operations(answer: Any) -> frozenset[Operation] | None:
     """What is allowed; None when it cannot be told."""
     try:
-        operations = answer.result().authorized_operations
+        allowed = answer.result().authorized_operations
     except KafkaException as error:
         if is_denied(error.args[0]):
-            return set()
+            return frozenset()
         if error.args[0].code() in _ABSENT:
             return None
         raise
-    return None if operations is None else {_word(each.name) for each in operations}
-
-
-def _word(name: str) -> str:
-    """Kafka's word for an operation of the client: DESCRIBE_CONFIGS is DescribeConfigs."""
-    return "".join(part.capitalize() for part in name.split("_"))
+    if allowed is None:
+        return None
+    return frozenset(operation for operation in Operation if AclOperation[operation.name] in allowed)

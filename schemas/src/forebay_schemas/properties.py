@@ -9,6 +9,7 @@ from typing import Final
 
 from forebay_schemas.errors import UsageError
 
+# As of Kafka's own DirectoryConfigProvider (KIP-632): a Kubernetes Secret that is mounted is such a folder.
 _FROM_FILE: Final = re.compile(r"\$\{directory:(?P<folder>[^:}]+):(?P<file>[^:}/]+)\}")
 _SECRET_BYTES_MAX: Final = 64 * 1024
 

@@ -1,18 +1,22 @@
 """What the worker asks of its Kafka cluster before it begins, and how it says what the cluster refuses it.
 
-`require_usable` talks to the brokers, on whichever thread calls it; the rest only finds words.
+`require_usable` and `lacking` talk to the brokers, on whichever thread calls them; the rest only finds words.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.acls import worker_needs
 from forebay_schemas.connection_trouble import refused_credentials
 from forebay_schemas.kafka import KafkaConnection, as_forebay_error, ask_metadata, make_admin, require_topics
-from forebay_schemas.permissions import Operation, denied_error, error_text, missing, on_group, on_topic
+from forebay_schemas.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import Pool
+
+ASK_SECONDS_MAX: Final = 2.0
 
 
 class Cluster:
@@ -36,12 +40,22 @@ class Cluster:
         try:
             lacking = missing(admin, worker_needs(pool))
         except KafkaException as error:
-            raise as_forebay_error(error.args[0], connection=self._connection, doing="asking what is allowed") from None
+            raise as_forebay_error(
+                error.args[0], connection=self._connection, doing="asking what is allowed", needs=None
+            ) from None
         if lacking:
             raise denied_error(*lacking, principal=self._principal, doing="starting")
         topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
         topics += [pool.coordination, pool.control]
-        return require_topics(admin, topics, connection=self._connection, pool=pool.name)
+        return require_topics(admin, topics, connection=self._connection, pool=pool.name, operation=Operation.DESCRIBE)
+
+    def lacking(self) -> list[Access] | None:
+        """What the ACLs do not allow now; None when the brokers do not say, within some seconds."""
+        admin = make_admin(self._connection, client_id=self._worker_id)
+        try:
+            return missing(admin, worker_needs(self._pool), timeout_seconds=ASK_SECONDS_MAX)
+        except KafkaException:
+            return None
 
     def explain_writing(self, error: KafkaError, topic: str) -> str:
         """Why a record could not be written."""

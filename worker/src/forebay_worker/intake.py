@@ -8,10 +8,10 @@ client freed without handing them over would be committed past.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import structlog
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.control import ControlAction, ControlOutcome
@@ -20,6 +20,7 @@ from forebay_schemas.envelope import deadline_ms, priority_in
 from forebay_schemas.envelope_reader import EnvelopeReader, SchemaPendingError
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import read_history, record_headers
+from forebay_schemas.permissions import Access, is_denied
 from forebay_schemas.tiers import DEFAULT_PRIORITY
 from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.commits import Commits
@@ -28,6 +29,7 @@ from forebay_worker.held import Held
 from forebay_worker.lanes import cost_bytes
 from forebay_worker.ownership import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
 from forebay_worker.ports import KafkaConsumer, OnCommit, Peers
+from forebay_worker.troubles import Troubles
 from forebay_worker.unread import Fetches, Heard, Unread
 from forebay_worker.work import Record, Work
 
@@ -37,9 +39,6 @@ OPENING_POLL_SECONDS = 0.02
 FULL_SECONDS_BEFORE_PAUSE = 0.5
 LANE_FULL_WAIT_SECONDS = 0.05
 SCHEMA_WAIT_SECONDS = 0.1
-
-_CLIENT = "client"
-"""The trouble that belongs to no topic."""
 
 log = structlog.get_logger("forebay.intake")
 
@@ -77,7 +76,7 @@ class Intake:
         self._held = Held()
         self._full_since: float | None = None
         self._full = False
-        self._troubles: dict[str, tuple[float, str]] = {}
+        self._troubles = Troubles()
         self.heartbeat = clock.monotonic()
         self._ownership = Ownership(
             name=name,
@@ -147,12 +146,7 @@ class Intake:
         assigned_at: dict[str, float] = {}
         for (topic, _), assignment in self._ownership.assignments.copy().items():
             assigned_at[topic] = max(assignment.assigned_at, assigned_at.get(topic, 0.0))
-        found = [
-            f"{self.name}: {trouble}"
-            for topic, (noted_at, trouble) in self._troubles.copy().items()
-            # A topic that is assigned anew is there again, whether or not a record comes.
-            if assigned_at.get(topic, 0.0) <= noted_at
-        ]
+        found = [f"{self.name}: {trouble}" for trouble in self._troubles.texts(assigned_at)]
         if self._ownership.unknown_count:
             found.append(
                 f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions"
@@ -164,6 +158,15 @@ class Intake:
             if assignment.refused is not None:
                 found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
         return found
+
+    @property
+    def was_denied(self) -> bool:
+        """Whether the brokers refused something to the client, which says so once, and not when that is over."""
+        return self._troubles.has_denial
+
+    def forget_denials(self, lacking: Collection[Access], *, before: float) -> None:
+        """Brokers that were asked at ``before`` said that no more than this is ``lacking``. From any thread."""
+        self._troubles.forget_denials(lacking, before=before)
 
     def step(self) -> None:
         """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
@@ -250,9 +253,7 @@ class Intake:
         # Before the tracker knows of it: should this raise, the record is sought back to.
         work = self._work(record, assignment)
         verdict = assignment.receive(work.offset)
-        if self._troubles:
-            self._troubles.pop(_CLIENT, None)
-            self._troubles.pop(assignment.topic, None)
+        self._troubles.received(assignment.topic)
         if verdict is Verdict.WITHHOLD:
             self._held.withhold(work)
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
@@ -362,13 +363,15 @@ class Intake:
         if error.code() == KafkaError._PARTITION_EOF:
             return
         why = self._explain(error, record.topic() or self._first.topic)
-        self._troubles[record.topic() or _CLIENT] = (self._clock.monotonic(), why)
-        log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
+        if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):
+            log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
         # An error event can stand where records were.
         self._ownership.seek_back(record.topic(), record.partition())
 
     def _seek_back(self, error: Exception) -> None:
-        self._troubles[_CLIENT] = (self._clock.monotonic(), str(error))
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        is_denial = isinstance(cause, KafkaError) and is_denied(cause)
+        self._troubles.note(None, str(error), now=self._clock.monotonic(), is_denial=is_denial)
         log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
         self._ownership.seek_back()
         # An error that repeats at once must not fill the log or the processor.

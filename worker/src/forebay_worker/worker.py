@@ -62,6 +62,8 @@ BROKER_TIME_SECONDS_MAX = 2.0
 STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
+DENIED_AGAIN_SECONDS = 5.0
+
 FETCH_BYTES = 64 * 1024
 
 HEARTBEAT_SECONDS_MAX = 30.0
@@ -140,7 +142,9 @@ class Worker:
             await self._learn_broker_time()
             self._start_threads(loop)
             log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
+            following = asyncio.create_task(self._follow_denials())
             await self._turn_until(self._drain.is_set)
+            following.cancel()
             await self._stop()
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -296,6 +300,18 @@ class Worker:
             self._executor.cancel_overdue()
             self._executor.start_runnable()
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _follow_denials(self) -> None:
+        """Asks what is allowed while something is denied: of an idle topic no client tells that it is over."""
+        while True:
+            await asyncio.sleep(DENIED_AGAIN_SECONDS)
+            if not any(intake.was_denied for intake in self._intakes.values()):
+                continue
+            asked_at = self._clock.monotonic()
+            lacking = await asyncio.to_thread(self._cluster.lacking)
+            if lacking is not None:
+                for intake in self._intakes.values():
+                    intake.forget_denials(lacking, before=asked_at)
 
     def _follow_broker_time(self, now: float) -> None:
         self._clock.look(now)
