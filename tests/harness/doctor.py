@@ -27,7 +27,16 @@ import json, os, sys, tempfile
 from {package}.cli import main
 
 children = []
+codes = []
+
+
+def wait():
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(children[len(codes)][0], 0)[1]))
+
+
 for case in json.load(sys.stdin):
+    if len(children) - len(codes) == 2:
+        wait()
     out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
     pid = os.fork()
     if not pid:
@@ -41,9 +50,10 @@ for case in json.load(sys.stdin):
         sys.exit()
     children.append((pid, out, err))
 
+while len(codes) < len(children):
+    wait()
 ended = []
-for pid, out, err in children:
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+for code, (_, out, err) in zip(codes, children):
     out.seek(0)
     err.seek(0)
     ended.append(dict(code=code, out=out.read().decode(), err=err.read().decode()))
@@ -97,8 +107,8 @@ def examine(package: str, settings: Mapping[str, str], *options: str) -> Examine
 
 
 def examine_all(package: str, cases: Mapping[str, Case]) -> dict[str, Examined]:
-    """What the doctor said of each case: side by side in processes that are forked from one that has imported it,
-    since that takes longer than most examinations."""
+    """What the doctor said of each case: in processes that are forked from one that has imported it, since that takes
+    longer than most examinations. Two at a time: more would keep each other from answering in time."""
     told = [
         {
             "settings": dict(case.settings),
@@ -114,7 +124,7 @@ def examine_all(package: str, cases: Mapping[str, Case]) -> dict[str, Examined]:
         input=json.dumps(told),
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX + _MACHINE_SECONDS,
+        timeout=SECONDS_MAX * len(cases) + _MACHINE_SECONDS,
         check=True,
     )
     return {name: _examined(**ended) for name, ended in zip(cases, json.loads(done.stdout), strict=True)}
