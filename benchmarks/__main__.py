@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks.cluster import Cluster
+from benchmarks.dead_letters import measure_dead_letters
 from benchmarks.latency import BLOCK_REQUESTS, measure_latency
 from benchmarks.memory import measure_memory
 from benchmarks.programs import ROOT
@@ -28,7 +29,8 @@ from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory")
+PARTS = ("throughput", "latency", "memory", "dead-letters")
+LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
 
@@ -39,6 +41,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=_positive, default=5, help="throughput runs on either side")
     parser.add_argument("--blocks", type=_positive, default=10, help=f"blocks of {BLOCK_REQUESTS} round trips each way")
     parser.add_argument("--waiting", type=_positive, default=1_000_000, help="records waiting while memory is watched")
+    parser.add_argument("--letters", type=_positive, default=300_000, help="dead letters that are listed")
     return parser.parse_args(arguments)
 
 
@@ -56,7 +59,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = None
+    throughput = latency = memory = dead_letters = None
     if wanted("throughput"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
@@ -65,7 +68,11 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         latency = measure_latency(cluster, pool_name=pool("latency"), blocks=given.blocks, logs=logs, say=say)
     if wanted("memory"):
         memory = measure_memory(cluster, pool_name=pool("memory"), records=given.waiting, logs=logs, say=say)
-    return Findings(throughput=throughput, latency=latency, memory=memory)
+    if wanted("dead-letters"):
+        dead_letters = measure_dead_letters(
+            cluster, pool_name=pool("letters"), letters=given.letters, rounds=LIST_ROUNDS, logs=logs, say=say
+        )
+    return Findings(throughput=throughput, latency=latency, memory=memory, dead_letters=dead_letters)
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:

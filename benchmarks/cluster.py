@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -77,15 +77,27 @@ class Cluster:
                     deleted.result(ANSWER_SECONDS_MAX)
             self._made.clear()
 
-    def fill(self, topic: str, records: Iterable[tuple[str, bytes]]) -> int:
-        """Produces key and value of each record; returns how many once all are delivered."""
+    def topic_id(self, topic: str) -> str:
+        """Kafka's own id of the topic."""
+        described = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_SECONDS_MAX)[topic]
+        return str(described.result(ANSWER_SECONDS_MAX).topic_id)
+
+    def fill(
+        self,
+        topic: str,
+        records: Iterable[tuple[str, bytes]],
+        *,
+        headers: Callable[[int], list[tuple[str, str | bytes | None]]] = lambda _number: [],
+    ) -> int:
+        """Produces key and value of each record, with the headers that its number gets; returns how many once all are
+        delivered."""
         config = producer_config(self.kafka.connection, client_id="forebay-bench", record_bytes_max=REQUEST_BYTES_MAX)
         producer = create_client(Producer, config)
         count = 0
         for key, value in records:
             while True:
                 try:
-                    producer.produce(topic, value, key)
+                    producer.produce(topic, value, key, headers=headers(count))
                     break
                 except BufferError:
                     producer.poll(0.05)

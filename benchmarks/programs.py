@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from forebay_schemas.errors import ForebayError
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS_MAX = 30.0
 END_SECONDS_MAX = 30.0
+RUN_SECONDS_MAX = 120.0
 _LOG_LINES_SHOWN = 20
 
 
@@ -28,6 +30,15 @@ class BenchError(ForebayError):
     """A measurement could not be made; ``str(error)`` says why."""
 
     reason = "bench_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a child took from its start to its end. ``most_bytes``: resident memory, looked at every 20 ms."""
+
+    seconds: float
+    cpu_seconds: float
+    most_bytes: int
 
 
 class Program:
@@ -38,12 +49,38 @@ class Program:
         self._process = process
         self._log_path = log_path
         self._seen = psutil.Process(process.pid)
+        self._started_at = time.monotonic()
 
     def check_alive(self) -> None:
         """Raises ``BenchError`` with the end of the program's log when it has ended."""
         if (status := self._process.poll()) is not None:
-            lines = self._log_path.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
-            raise BenchError("\n".join([f"{self._name} ended by itself with status {status}:", *lines]))
+            raise self._ended(status)
+
+    def _ended(self, status: int) -> BenchError:
+        lines = self.lines()[-_LOG_LINES_SHOWN:]
+        return BenchError("\n".join([f"{self._name} ended by itself with status {status}:", *lines]))
+
+    def lines(self) -> list[str]:
+        """What it has written, to stdout and stderr."""
+        return self._log_path.read_text(errors="replace").splitlines()
+
+    def watch_to_end(self) -> Usage:
+        """Waits until it has ended by itself. Raises ``BenchError`` when it fails, or goes on for too long."""
+        most_bytes = 0
+        while True:
+            # Unlike `poll`, this also tells what it used.
+            ended, status, used = os.wait4(self._process.pid, os.WNOHANG)
+            seconds = time.monotonic() - self._started_at
+            if ended:
+                break
+            if seconds > RUN_SECONDS_MAX:
+                raise BenchError(f"{self._name} has not ended after {RUN_SECONDS_MAX:.0f} s")
+            most_bytes = max(most_bytes, self._seen.memory_info().rss)
+            time.sleep(0.02)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        if self._process.returncode:
+            raise self._ended(self._process.returncode)
+        return Usage(seconds=seconds, cpu_seconds=used.ru_utime + used.ru_stime, most_bytes=most_bytes)
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads so far."""
@@ -75,6 +112,22 @@ def raw_program(role: str, kafka: KafkaAccess, *, source: str, sink: str, group:
     """One of `benchmarks.raw`."""
     arguments = [sys.executable, "-m", "benchmarks.raw", role, "--source", source, "--sink", sink, "--group", group]
     with _running(f"raw {role}", arguments, _environment(kafka, {}), logs) as program:
+        yield program
+
+
+@contextmanager
+def counting_program(kafka: KafkaAccess, *, source: str, records: int, logs: Path) -> Iterator[Program]:
+    """The one of `benchmarks.raw` that ends by itself."""
+    arguments = [sys.executable, "-m", "benchmarks.raw", "count", "--source", source, "--records", str(records)]
+    with _running("raw count", arguments, _environment(kafka, {}), logs) as program:
+        yield program
+
+
+@contextmanager
+def list_program(kafka: KafkaAccess, *, pool: str, logs: Path) -> Iterator[Program]:
+    """`forebay dead-letters list`."""
+    command = [str(Path(sys.executable).with_name("forebay")), "dead-letters", "list", "--output", "json"]
+    with _running("dead-letters list", command, _environment(kafka, {"FOREBAY_POOL": pool}), logs) as program:
         yield program
 
 

@@ -1,7 +1,8 @@
 """The raw Kafka programs that the worker is compared with, each a process of its own.
 
-``loop`` is at-least-once in its plainest form; ``echo`` copies each record at once. Both run until terminated. The
-cluster is the one FOREBAY_BOOTSTRAP_SERVERS names.
+``loop`` is at-least-once in its plainest form; ``echo`` copies each record at once. Both run until terminated.
+``count`` reads a topic from its beginning, does nothing with the records, and ends after so many. The cluster is the
+one FOREBAY_BOOTSTRAP_SERVERS names.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from forebay_sandbox.kafka_access import kafka_from_environment
 from forebay_schemas.kafka import KafkaConnection
 
 BATCH_RECORDS = 1000
+ANSWER_SECONDS_MAX = 30.0
 
 # About the size of the worker's result for a handler that answers {"ok": true}.
 RESULT = (
@@ -93,6 +95,17 @@ def run_echo(connection: KafkaConnection, *, source: str, sink: str, group: str)
         producer.produce(sink, RESULT, message.key())
 
 
+def run_count(connection: KafkaConnection, *, source: str, records: int) -> None:
+    """Takes up to 1,000 records, and again, until it has had ``records``."""
+    consumer = Consumer(consumer_settings(connection, group="none"))
+    partitions = consumer.list_topics(source, timeout=ANSWER_SECONDS_MAX).topics[source].partitions
+    consumer.assign([TopicPartition(source, number, 0) for number in partitions])
+    counted = 0
+    while counted < records:
+        counted += len(_consume(consumer))
+    consumer.close()
+
+
 def _consume(consumer: Consumer) -> list[Message]:
     """What there is, without waiting for a full batch: consume() alone would sit out its time-out for that."""
     first = consumer.poll(0.2)
@@ -119,13 +132,21 @@ def _offset(message: Message) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.raw", description=__doc__)
-    parser.add_argument("role", choices=["loop", "echo"])
-    for name in ("--source", "--sink", "--group"):
-        parser.add_argument(name, required=True)
+    roles = parser.add_subparsers(dest="role", required=True)
+    for role in ("loop", "echo"):
+        one = roles.add_parser(role)
+        for name in ("--source", "--sink", "--group"):
+            one.add_argument(name, required=True)
+    count = roles.add_parser("count")
+    count.add_argument("--source", required=True)
+    count.add_argument("--records", type=int, required=True)
     given = parser.parse_args(arguments)
     kafka = kafka_from_environment()
     if kafka is None:
         parser.error("FOREBAY_BOOTSTRAP_SERVERS is not set; give the brokers as host:port")
+    if given.role == "count":
+        run_count(kafka.connection, source=given.source, records=given.records)
+        return
     run = run_loop if given.role == "loop" else run_echo
     run(kafka.connection, source=given.source, sink=given.sink, group=given.group)
 

@@ -16,14 +16,13 @@ from statistics import median
 from confluent_kafka import Message
 
 from benchmarks.cluster import Cluster
-from benchmarks.programs import BenchError, Program, raw_program, worker_program
+from benchmarks.programs import RUN_SECONDS_MAX, BenchError, Program, raw_program, worker_program
 from benchmarks.records import envelopes
 from forebay_schemas.reasons import Status
 from forebay_schemas.results import decode_result
 from forebay_schemas.tiers import Tier
 
 LIMIT_REQUESTS = 256
-RUN_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.dead_letters import DeadLetterScans, Scan
 from benchmarks.latency import Latency, Series, percentile
 from benchmarks.memory import FLAT_SECONDS, SAMPLE_SECONDS, Memory
 from benchmarks.records import ENVELOPE_BYTES, envelopes
@@ -22,6 +23,13 @@ def run(per_second: float) -> Run:
 def latency(*, raw_seconds: float, worker_seconds: float) -> Latency:
     raw, worker = (Series(blocks=[[seconds]] * 3) for seconds in (raw_seconds, worker_seconds))
     return Latency(raw=raw, worker=worker, client=worker)
+
+
+def scans(*, raw: float, listed: float, most_mb: float) -> DeadLetterScans:
+    def scan(per_second: float, most_mb: float = 100.0) -> Scan:
+        return Scan(per_second=per_second, cpu_microseconds_per_letter=10.0, most_mb=most_mb)
+
+    return DeadLetterScans(letters=1_000, raw=[scan(raw)], listed=[scan(listed)], audited=scan(1.0, most_mb))
 
 
 def test_records_are_valid_distinct_and_of_one_size() -> None:
@@ -71,6 +79,7 @@ def test_kept_promises_are_not_reported_broken() -> None:
         throughput=Throughput(raw=[run(100.0)], worker=[run(30.0)]),
         latency=latency(raw_seconds=0.001, worker_seconds=0.002),
         memory=Memory(samples_mb=[199.0] * _SAMPLES),
+        dead_letters=scans(raw=100.0, listed=20.0, most_mb=149.0),
     )
     assert found.broken_promises() == []
 
@@ -80,9 +89,11 @@ def test_each_broken_promise_is_named() -> None:
         throughput=Throughput(raw=[run(100.0)], worker=[run(29.0)]),
         latency=latency(raw_seconds=0.001, worker_seconds=0.0031),
         memory=Memory(samples_mb=[200.0 + number for number in range(_SAMPLES)]),
+        dead_letters=scans(raw=100.0, listed=19.0, most_mb=150.0),
     )
     names = [sentence.split()[0] for sentence in found.broken_promises()]
-    assert names == ["throughput_ratio", "latency_p50_extra_ms", "latency_p99_ratio", "rss_mb", "rss_mb"]
+    ours = ["throughput_ratio", "latency_p50_extra_ms", "latency_p99_ratio", "rss_mb", "rss_mb"]
+    assert names == [*ours, "dead_letters_ratio", "dead_letters_rss_mb"]
 
 
 def test_the_json_object_has_the_fixed_names() -> None:
@@ -90,6 +101,7 @@ def test_the_json_object_has_the_fixed_names() -> None:
         throughput=Throughput(raw=[run(100.0)], worker=[run(30.0)]),
         latency=latency(raw_seconds=0.001, worker_seconds=0.002),
         memory=Memory(samples_mb=[150.0] * _SAMPLES),
+        dead_letters=scans(raw=100.0, listed=30.0, most_mb=100.0),
     ).as_json()
     assert found.keys() >= {
         "throughput_per_second",
@@ -98,6 +110,10 @@ def test_the_json_object_has_the_fixed_names() -> None:
         "latency_p50_extra_ms",
         "latency_p99_ratio",
         "rss_mb",
+        "dead_letters_per_second",
+        "dead_letters_raw_per_second",
+        "dead_letters_ratio",
+        "dead_letters_rss_mb",
     }
 
 

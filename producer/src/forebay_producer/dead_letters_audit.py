@@ -10,12 +10,13 @@ where it would lie, so a killed run leaves no doubt behind.
 from __future__ import annotations
 
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 REMEMBERED_REPLAYS_MAX: Final = 200_000
-"""So many (request id, replay count) pairs are kept: 30 MB. All places of dead letters are kept, as bits."""
+"""So many replays of requests are kept, 16 bytes of each: 20 MB. All places of dead letters are kept, as bits."""
 
 ALIVE_SECONDS: Final = 2.0
 """A run that has nothing to say says so as often."""
@@ -192,6 +193,11 @@ class Places:
         return bits is not None and bool(bits[bit >> 3] >> (bit & 7) & 1)
 
 
+def _digest(request_id: str, replay_count: int) -> bytes:
+    # A pair of string and number takes 90 bytes more (measured).
+    return blake2b(f"{replay_count}:{request_id}".encode(errors="surrogatepass"), digest_size=16).digest()
+
+
 class Handled:
     """Which dead letters of one topic were replayed or discarded."""
 
@@ -200,7 +206,7 @@ class Handled:
         self._topic_id = topic_id
         self._replayed = Places()
         self._discarded = Places()
-        self._requests: dict[tuple[str, int], None] = {}
+        self._requests: dict[bytes, None] = {}
 
     def add(self, record: AuditRecord) -> None:
         """Takes note of one record of the audit topic, of whatever kind."""
@@ -214,7 +220,7 @@ class Handled:
 
     def add_request(self, request_id: str, replay_count: int) -> None:
         """This replay of the request is on its way."""
-        self._requests[request_id, replay_count] = None
+        self._requests[_digest(request_id, replay_count)] = None
         if len(self._requests) > REMEMBERED_REPLAYS_MAX:
             del self._requests[next(iter(self._requests))]
 
@@ -233,4 +239,4 @@ class Handled:
 
     def has_request(self, request_id: str | None, replay_count: int) -> bool:
         """Whether this replay of the request was made, from whichever of its dead letters: a crash can make two."""
-        return request_id is not None and (request_id, replay_count) in self._requests
+        return request_id is not None and _digest(request_id, replay_count) in self._requests

@@ -92,7 +92,7 @@ class DeadLetterReader:
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
             # Prefetch beyond this gains nothing, and dead letters can have 8 MiB each.
-            "queued.max.messages.kbytes": 16 * 1024,
+            "queued.max.messages.kbytes": 4 * 1024,
         }
         consumer = create_client(Consumer, config)
         try:
