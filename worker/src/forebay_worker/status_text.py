@@ -31,7 +31,7 @@ def status_text(document: Mapping[str, Any]) -> str:
 def _knows_tokens(document: Mapping[str, Any]) -> bool:
     """A handler tells no tokens: without an engine's counters beside it, all figures of them are mere guesses."""
     is_metered: bool = document["pacing"]["model"]["learns_from"] == "engine_counters"
-    return is_metered or document["backend"] != "handler"
+    return is_metered or document.get("backend") != "handler"
 
 
 def _overview(document: Mapping[str, Any]) -> str:
