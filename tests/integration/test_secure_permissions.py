@@ -128,6 +128,16 @@ def test_the_documented_acls_are_enough_for_everything_but_topics_create(
     assert f"topic forebay.{permitted.pool.name}." in done.err
 
 
+def test_who_may_only_look_is_told_what_a_submission_needs(permitted: Permitted, tmp_path: Path) -> None:
+    user, pool = "forebay-onlooker", permitted.pool.name
+    permitted.secure.set_password(user, f"{user}-pw")
+    grant_roles(permitted.secure, "forebay results", "forebay backlog", pool=pool, principal=f"User:{user}")
+    forebay = forebay_as(permitted.secure.scram(user, f"{user}-pw"), pool=pool, folder=tmp_path)
+    done = forebay.run("submit", "-", stdin=line("refused", "answer"))
+    assert done.code == 1, done.err
+    assert f"User:{user} may not Write topic forebay.{pool}.requests." in done.err, done.err
+
+
 def test_a_worker_that_lacks_one_of_them_names_it_at_the_start(permitted: Permitted) -> None:
     settings = {f"FOREBAY_{name.upper()}": value for name, value in permitted.worker_settings().items()}
     settings["FOREBAY_POOL"] = permitted.pool.name

@@ -6,6 +6,7 @@ Speaks to the brokers. Reports come on whichever thread serves them; `ReportServ
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -30,6 +31,9 @@ _FLUSH_SECONDS: Final = 0.01
 
 # librdkafka looks once a second for records that have timed out.
 _TIMEOUT_CHECK_SECONDS: Final = 2.0
+
+_FOR_ANOTHER_CAUSE: Final = {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""What the client says of records that it gave up because of a fatal error."""
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -81,6 +85,7 @@ class Sender:
         self._refusal: ForebayError | None = None
         self._delivery_seconds = delivery_seconds
         self._clock = clock
+        self._fatal: KafkaError | None = None
         self._closed = False
         self._in_flight: set[Pending] = set()
         self.first_enqueued_at: int | None = None
@@ -120,12 +125,12 @@ class Sender:
 
     def serve_reports(self, *, timeout_seconds: float) -> None:
         """Calls `Pending.report` for what was reported; waits for a report at most so long."""
-        self._client.poll(timeout_seconds)
+        self._serve(self._client.poll, timeout_seconds)
 
     def wait_for(self, pending: Pending) -> Submitted | ForebayError:
         """What came of the record. Serves reports meanwhile, and sends what is queued without waiting for more."""
         while (outcome := pending.outcome) is None:
-            self._client.flush(_FLUSH_SECONDS)
+            self._serve(self._client.flush, _FLUSH_SECONDS)
         return outcome
 
     def in_flight(self) -> bool:
@@ -136,12 +141,22 @@ class Sender:
         """Waits for the acknowledgements, as long as a record may; returns the ids of the requests without one."""
         self._closed = True
         waiting = tuple(self._in_flight)
-        self._client.flush(self._delivery_seconds + _TIMEOUT_CHECK_SECONDS)
+        self._serve(self._client.flush, self._delivery_seconds + _TIMEOUT_CHECK_SECONDS)
         if self._in_flight:
             self._client.purge()
-            self._client.flush(_TIMEOUT_CHECK_SECONDS)
+            self._serve(self._client.flush, _TIMEOUT_CHECK_SECONDS)
         self._client.close()
         return [pending.request_id for pending in waiting if not isinstance(pending.outcome, Submitted)]
+
+    def _serve(self, call: Callable[[float], object], seconds: float) -> None:
+        try:
+            call(seconds)
+        except KafkaException as error:
+            # Why it can send nothing any more the client tells once and by
+            # raising: who may write to no topic gets none. Each record is reported as failed after that.
+            if not error.args[0].fatal():
+                raise
+            self._fatal = error.args[0]
 
     def _produce(self, prepared: Prepared, pending: Pending) -> None:
         give_up_at: float | None = None
@@ -165,7 +180,7 @@ class Sender:
                         f"the local queue was full for {self._delivery_seconds:g} s: the brokers take less than is"
                         " submitted; submit more slowly, or raise queue.buffering.max.kbytes and .messages"
                     ) from None
-                self._client.poll(_POLL_SECONDS)
+                self._serve(self._client.poll, _POLL_SECONDS)
             except KafkaException as error:
                 raise self._explain(error.args[0], pending) from None
             except RuntimeError:
@@ -217,6 +232,8 @@ class Sender:
         )
 
     def _explain(self, error: KafkaError, pending: Pending) -> ForebayError:
+        if error.code() in _FOR_ANOTHER_CAUSE and self._fatal is not None:
+            error = self._fatal
         code = error.code()
         if code == KafkaError.MSG_SIZE_TOO_LARGE:
             return RecordTooLargeError(record_bytes=pending.record_bytes, bytes_max=REQUEST_BYTES_MAX)
