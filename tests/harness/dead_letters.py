@@ -42,6 +42,7 @@ def write_letters(
     reason: str = "backend_error",
     replay_count: int = 0,
     tier: Tier = Tier.MID,
+    at_ms: int | None = None,
 ) -> None:
     """Dead letters of a tier as a worker writes them, by a plain client; returns when the broker has them."""
     client = {**pool.kafka.connection.properties, "bootstrap.servers": pool.kafka.bootstrap_servers}
@@ -56,7 +57,8 @@ def write_letters(
     if replay_count:
         headers.append(("forebay-replay-count", str(replay_count).encode()))
     for key, value in values:
-        producer.produce(pool.topics.dead_letter, value, key.encode(), headers=headers)
+        # 0 is the client's word for now.
+        producer.produce(pool.topics.dead_letter, value, key.encode(), headers=headers, timestamp=at_ms or 0)
         producer.poll(0)
     assert producer.flush(30) == 0
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from forebay_producer import Producer as Client
 from forebay_producer import ProducerSettings
+from forebay_producer.dead_letters_reader import DeadLetterReader
+from forebay_producer.dead_letters_view import rfc3339
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.headers import read_history, record_headers
 from forebay_schemas.tiers import Tier
 from harness.dead_letters import FOREIGN, command_of, letters, replay, requests, value_of, write_letters
@@ -87,6 +92,37 @@ def test_a_replay_that_dies_again_is_a_dead_letter_of_its_own_and_can_be_replaye
     with Client(settings=ProducerSettings(bootstrap_servers=pool.kafka.bootstrap_servers, pool=pool.name)) as producer:
         ends = [producer.outcome("twice", timeout_seconds=45, since_ms=0, replay_count=n).status for n in range(3)]
     assert ends == ["failed", "failed", "completed"]
+
+
+def test_since_finds_every_letter_of_that_time_whatever_order_the_clocks_brought_them_in(pool: LivePool) -> None:
+    now_ms = int(time.time() * 1000)
+    minutes = [90, 30, 200, 61, 59, 120, 60, 5, 300, 2]
+    for number, minute in enumerate(minutes):
+        name = f"{number}-{minute}"
+        write_letters(pool, [(name, value_of(name))], at_ms=now_ms - minute * 60_000)
+    since = rfc3339(now_ms - 60 * 60_000)
+    [group] = letters(pool, "list", "--since", since)
+    assert (group["open"], group["first_seen"]) == (5, now_ms - 60 * 60_000)
+    assert letters(pool, "list", "--since", rfc3339(now_ms - 60_000)) == []
+    assert replay(pool, "--since", since, "--yes")["replayed"] == 5
+    told = {(record.key() or b"").decode() for record in requests(pool)}
+    assert told == {f"{number}-{minute}" for number, minute in enumerate(minutes) if minute <= 60}
+
+
+def test_since_does_not_read_what_died_long_before(pool: LivePool) -> None:
+    now_ms = int(time.time() * 1000)
+    for minute in (200, 100):
+        write_letters(
+            pool,
+            [(f"{minute}-{number}", value_of(f"{minute}-{number}")) for number in range(200)],
+            at_ms=now_ms - minute * 60_000,
+        )
+    write_letters(pool, [("young", value_of("young"))], at_ms=now_ms - 60_000)
+    reader = DeadLetterReader(
+        pool.kafka.connection, pool=pool.topics, envelopes=EnvelopeReader(NoSchemas()), clock=SystemClock()
+    )
+    assert [letter.name for letter in reader.letters(since_ms=now_ms - 3_600_000)] == ["young"]
+    assert sum(1 for _ in reader.letters()) == 401
 
 
 def test_a_replayed_record_is_the_original_one(pool: LivePool) -> None:

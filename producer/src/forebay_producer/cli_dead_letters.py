@@ -43,7 +43,7 @@ def list_letters(
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     groups = Groups(by)
-    for letter in reader.letters():
+    for letter in reader.letters(since_ms=selection.since):
         if selection.matches(letter):
             groups.add(letter, state_of(letter, handled))
     ranked = groups.ranked()

@@ -93,7 +93,7 @@ def discard(
         failure, interrupted = _discard(session, reader, selection, tally)
     else:
         handled = reader.handled()
-        for letter in reader.letters():
+        for letter in reader.letters(since_ms=selection.since):
             if selection.matches(letter):
                 _meet(letter, state_of(letter, handled), selection, tally)
     _report(session, selection, tally, dry_run=not yes)
@@ -154,7 +154,7 @@ def _discard(
 
         try:
             run.enter()
-            for number, letter in enumerate(reader.letters()):
+            for number, letter in enumerate(reader.letters(since_ms=selection.since)):
                 if number % _TICK_LETTERS == 0:
                     run.tick()
                 if interruption.came:

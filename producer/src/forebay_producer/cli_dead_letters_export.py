@@ -56,7 +56,7 @@ def export(
     missing = set(selection.ids)
     written = 0
     with _sink(to) as out, Interruption() as interruption:
-        for letter in reader.letters():
+        for letter in reader.letters(since_ms=selection.since):
             if interruption.came:
                 raise typer.Exit(EXIT_INTERRUPTED)
             if selection.matches(letter):

@@ -105,7 +105,7 @@ class _Asked:
 
 def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     planner = _planner(session, reader, asked, handled=reader.handled())
-    for letter in reader.letters():
+    for letter in reader.letters(since_ms=asked.selection.since):
         if planner.is_full:
             # It has not looked at all of them.
             planner.tally.not_found.clear()
@@ -169,7 +169,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
                 show=progress.show,
                 tell=progress.note,
             )
-            job.replay(reader.letters())
+            job.replay(reader.letters(since_ms=asked.selection.since))
         except InterruptedRunError:
             pass
         except ForebayError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.dead_letters import Letter, LetterDecoder
@@ -35,6 +35,9 @@ CLIENT_ID: Final = "forebay-dead-letters"
 _SILENT_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500
+
+_NOWHERE: Final = 2**63 - 1
+"""Where a partition starts that has no record of the time asked for."""
 
 
 class DeadLetterReader:
@@ -67,10 +70,13 @@ class DeadLetterReader:
             handled.add(record)
         return handled
 
-    def letters(self) -> Iterator[Letter]:
-        """All dead letters up to now; those of a partition in its order."""
+    def letters(self, *, since_ms: int | None = None) -> Iterator[Letter]:
+        """All dead letters up to now; those of a partition in its order.
+
+        ``since_ms`` (epoch milliseconds): none that died from then on is left out, but most of those before are.
+        """
         decoder = LetterDecoder(self._pool, envelopes=self._envelopes)
-        return map(decoder.decode, self._read(self._pool.dead_letter))
+        return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms))
 
     def _ask_topic_id(self, admin: AdminClient) -> str:
         topic = self._pool.dead_letter
@@ -86,7 +92,7 @@ class DeadLetterReader:
             needs = on_topic(Operation.READ, topic)
             raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
 
-    def _read(self, topic: str) -> Iterator[Message]:
+    def _read(self, topic: str, *, since_ms: int | None = None) -> Iterator[Message]:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
@@ -97,6 +103,9 @@ class DeadLetterReader:
         consumer = create_client(Consumer, config)
         try:
             bounds = [self._bounds(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
+            if since_ms is not None:
+                starts = self._starts(consumer, topic, since_ms)
+                bounds = [(max(first, start), end) for (first, end), start in zip(bounds, starts, strict=True)]
             for partition, (first, end) in enumerate(bounds):
                 if first < end:
                     consumer.assign([TopicPartition(topic, partition, first)])
@@ -109,6 +118,22 @@ class DeadLetterReader:
     def _bounds(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
         bounds: tuple[int, int] = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)
         return bounds
+
+    def _starts(self, consumer: Consumer, topic: str, since_ms: int) -> list[int]:
+        """Where each partition is to be read from: the first record that says it is of that time or a later one.
+
+        Those before it all say an earlier time, whatever order the workers' clocks brought them in: nothing can be
+        missed, for a letter is chosen by the same stamp. Asked for the millisecond before, the brokers' index of times
+        has room for records of the same one.
+        """
+        asked = [TopicPartition(topic, number, max(0, since_ms - 1)) for number in range(self._partitions[topic])]
+        found = until_passed()(consumer.offsets_for_times, asked, timeout=METADATA_TIMEOUT_SECONDS)
+        starts = []
+        for one in found:
+            if one.error is not None:
+                raise KafkaException(one.error)
+            starts.append(_NOWHERE if one.offset == OFFSET_END else one.offset)
+        return starts
 
     def _read_partition(self, consumer: Consumer, topic: str, partition: int, end: int) -> Iterator[Message]:
         heard_at = self._clock.monotonic()
