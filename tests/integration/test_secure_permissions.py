@@ -136,6 +136,12 @@ def test_who_may_only_look_is_told_what_a_submission_needs(permitted: Permitted,
     done = forebay.run("submit", "-", stdin=line("refused", "answer"))
     assert done.code == 1, done.err
     assert f"User:{user} may not Write topic forebay.{pool}.requests." in done.err, done.err
+    done = forebay.run("cancel", "refused")
+    assert done.code == 1, done.err
+    assert f"User:{user} may not " in done.err, done.err
+    done = forebay.run("dead-letters", "discard", "--reason", "backend_error", "--yes")
+    assert done.code == 1, done.err
+    assert f"User:{user} may not " in done.err, done.err
 
 
 def test_a_worker_that_lacks_one_of_them_names_it_at_the_start(permitted: Permitted) -> None:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
 
 import msgspec
 import typer
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
@@ -28,8 +29,9 @@ from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.envelope_reader import EnvelopeReader
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka import KafkaConnection, as_forebay_error
 from forebay_schemas.log import configure_logging
+from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.settings import load_settings
 from forebay_schemas.topics import Pool
 
@@ -96,11 +98,18 @@ def command(
         def run(*arguments: Any, **options: Any) -> None:
             flags = {option: options.pop(option) for option in _COMMON}
             chosen = options.pop("output")
-            for name, block in blocks.items():
-                options[name] = block(**{field.name: options.pop(field.name) for field in dataclasses.fields(block)})
+            for option, block in blocks.items():
+                options[option] = block(**{field.name: options.pop(field.name) for field in dataclasses.fields(block)})
             try:
                 session = _open_session(flags, output=chosen)
-                function(session, *arguments, **options)
+                try:
+                    function(session, *arguments, **options)
+                except KafkaException as error:
+                    # Polled, a client raises that it can never send: who may write to no topic gets no producer id.
+                    needs = on_topic(Operation.WRITE, f"forebay.{session.pool.name}.*")
+                    raise as_forebay_error(
+                        error.args[0], connection=session.connection, doing=name, needs=needs
+                    ) from None
                 sys.stdout.flush()
             except ForebayError as error:
                 typer.echo(f"error: {error}", err=True)
