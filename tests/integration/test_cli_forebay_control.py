@@ -22,7 +22,7 @@ def test_without_a_worker_a_cancel_is_written_down_and_said_to_be_open(producer_
     submitted = producer_pool.forebay.run("submit", "-", stdin=json.dumps(REQUEST | {"request_id": "r-1"}).encode())
     done = producer_pool.forebay.run("cancel", "-", "--wait", "300ms", stdin=submitted.out.encode())
     assert done.code == 1
-    assert "unheard: accepted, nobody has done it yet" in done.err
+    assert "unheard: written down, but no worker says that it has it" in done.err
     ((key, control),) = controls(producer_pool)
     assert key == b"cancel:r-1"
     assert control is not None
@@ -49,6 +49,7 @@ def test_without_waiting_it_is_done_when_it_is_written_down(producer_pool: Produ
     [
         (("a", "--at", "here"), "error: --at: is 'here'; give TOPIC:PARTITION:OFFSET"),
         (("a", "b", "--at", "t:0:0"), "error: --at: came with 2 ids; give one id"),
+        (("a", "--at", "t:0:0"), "error: place: of a is in t, which takes no requests of pool"),
         (("-",), "error: ID: is none; give request ids"),
         (("a", "--wait", "soon"), "error: --wait: is 'soon'; give seconds"),
     ],

@@ -24,7 +24,7 @@ from forebay_schemas.control import (
     decode_controlled,
     encode_control,
 )
-from forebay_schemas.errors import ForebayError
+from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.kafka import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
@@ -37,6 +37,7 @@ from forebay_schemas.kafka import (
 )
 from forebay_schemas.passing import PASSING, until_passed
 from forebay_schemas.permissions import Operation, on_topic
+from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
 
 BETTER_ANSWER_SECONDS: Final = 1.0
@@ -100,8 +101,10 @@ class ControlDesk:
     def ask(self, action: ControlAction, targets: Sequence[Target], *, wait_seconds: float) -> list[ControlAnswer]:
         """Writes down what is wanted of each request, and gives for each what a worker answered within the time.
 
-        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: it is not written down.
+        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: it is not written down; and
+        ``UsageError`` for a place in which no request of the pool can have been submitted.
         """
+        _check_places(targets, self._pool)
         if not self._topics_exist:
             for topic, operation in (
                 (self._pool.control, Operation.WRITE),
@@ -152,6 +155,17 @@ class ControlDesk:
             topic = self._pool.control
             needs = on_topic(Operation.WRITE, topic)
             raise as_forebay_error(failure, connection=self._connection, doing=f"writing to {topic}", needs=needs)
+
+
+def _check_places(targets: Sequence[Target], pool: Pool) -> None:
+    submitted_to = [pool.requests(tier) for tier in TIERS]
+    for target in targets:
+        if target.topic is not None and target.topic not in submitted_to:
+            raise UsageError(
+                "place",
+                f"of {target.request_id} is in {target.topic}, which takes no requests of pool {pool.name}",
+                fix=f"give the place that submit printed, in one of {', '.join(submitted_to)}",
+            )
 
 
 def _answer(action: ControlAction, request_id: str, heard: Controlled | None) -> ControlAnswer:
