@@ -150,9 +150,15 @@ def test_durations(text: str, seconds: float) -> None:
     assert duration_seconds(text, field="--ttl") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "soon", "5 weeks", "1e3", "٣s"])
+@pytest.mark.parametrize("text", ["", "soon", "5 weeks", "1e3", "٣s", "9" * 400])
 def test_bad_durations_name_the_option(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--ttl: is '.*'; give seconds, or a number with ms, s, m, h or d"):
+        duration_seconds(text, field="--ttl")
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "-1s", "0.0 h"])
+def test_a_duration_that_is_none_has_to_be_above_0(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--ttl: is '.*'; it has to be above 0"):
         duration_seconds(text, field="--ttl")
 
 
@@ -163,17 +169,37 @@ NOW_MS = 1_900_000_000_000
     ("text", "time_ms"),
     [
         ("10m", NOW_MS - 600_000),
-        ("30", NOW_MS - 30_000),
+        ("30s", NOW_MS - 30_000),
         ("1899999999999", 1_899_999_999_999),
         ("2025-01-01T00:00:00Z", 1_735_689_600_000),
         ("2025-01-01T01:00:00+01:00", 1_735_689_600_000),
+        ("2025-01-01T00:00:00", 1_735_689_600_000),
+        ("2025-01-01", 1_735_689_600_000),
     ],
 )
 def test_points_in_time(text: str, time_ms: int) -> None:
     assert point_in_time_ms(text, field="--since", now_ms=NOW_MS) == time_ms
 
 
-@pytest.mark.parametrize("text", ["yesterday", "1735689600", "2025-13-01", "99999999999999999999"])
+@pytest.mark.parametrize("text", ["yesterday", "2025-13-01", "", "10 years", "0s", "-1h"])
 def test_bad_points_in_time_name_the_option(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--since: is "):
         point_in_time_ms(text, field="--since", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "text", ["30", "2026", "20261129", "1735689600", "99999999999999999999", "-5", "1.5", "9" * 400]
+)
+def test_a_number_alone_is_no_point_in_time(text: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"^--until: is '.*', a number without a unit; give a time back from now \(10m\)"
+    ):
+        point_in_time_ms(text, field="--until", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "text", ["99999999999999999999h", "1969-12-31T23:59:59Z", "1969-12-31", "0001-01-01T00:00:00+10:00"]
+)
+def test_a_point_in_time_before_1970_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--until: is '.*', which is before 1970; give"):
+        point_in_time_ms(text, field="--until", now_ms=NOW_MS)

@@ -33,7 +33,8 @@ def results(
         typer.Option("--id", help="Only of this request (may be repeated); with --follow until each has an outcome."),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(help="From then on: 10m (ago), an ISO 8601 time or epoch ms. [default: all]")
+        str | None,
+        typer.Option(help="From then on: 10m (ago), 2026-01-31T09:00:00Z, a day or epoch ms. [default: all]"),
     ] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only with this status (may be repeated).")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
