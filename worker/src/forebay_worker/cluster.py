@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import Final
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.acls import worker_needs
 from forebay_schemas.connection_trouble import refused_credentials
-from forebay_schemas.kafka import KafkaConnection, as_forebay_error, ask_metadata, make_admin, require_topics
+from forebay_schemas.kafka import KafkaConnection, ask_metadata, make_admin, require_topics
 from forebay_schemas.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import Pool
 
 ASK_SECONDS_MAX: Final = 2.0
+
+log = structlog.get_logger("forebay.cluster")
 
 
 class Cluster:
@@ -40,9 +43,10 @@ class Cluster:
         try:
             lacking = missing(admin, worker_needs(pool))
         except KafkaException as error:
-            raise as_forebay_error(
-                error.args[0], connection=self._connection, doing="asking what is allowed", needs=None
-            ) from None
+            # A controller or a coordinator is away; the other brokers answer, so there is work to do. What is not
+            # allowed is said when it is refused.
+            log.warning("the brokers do not say what is allowed", error=error.args[0].str())
+            lacking = []
         if lacking:
             raise denied_error(*lacking, principal=self._principal, doing="starting")
         topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
