@@ -13,6 +13,7 @@ from rich.text import Text
 from forebay_producer import cli_dead_letters_discard, cli_dead_letters_export, cli_dead_letters_replay
 from forebay_producer.cli_common import Output, Session, command, say, stdout_console, suggested, table, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
+from forebay_producer.cli_progress import ScanProgress
 from forebay_producer.dead_letters import state_of
 from forebay_producer.dead_letters_audit import Handled
 from forebay_producer.dead_letters_groups import OTHERS, By, Group, Groups
@@ -43,9 +44,10 @@ def list_letters(
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     handled = reader.handled()
     groups = Groups(by)
-    for letter in reader.letters(since_ms=selection.since):
-        if selection.matches(letter):
-            groups.add(letter, state_of(letter, handled))
+    with ScanProgress(live=sys.stderr.isatty()) as progress:
+        for letter in reader.letters(since_ms=selection.since, tell=progress.show):
+            if selection.matches(letter):
+                groups.add(letter, state_of(letter, handled))
     ranked = groups.ranked()
     shown = [group for group in ranked if not group.is_discarded]
     if session.output is Output.JSON:
@@ -121,7 +123,8 @@ def show(
     """
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     names = frozenset({request_id})
-    found = [letter for letter in reader.letters() if letter.is_called(names)]
+    with ScanProgress(live=sys.stderr.isatty()) as progress:
+        found = [letter for letter in reader.letters(tell=progress.show) if letter.is_called(names)]
     found.sort(key=lambda letter: (letter.at_ms, letter.partition, letter.offset))
     handled = Handled(topic_id=reader.topic_id)
     deeds: dict[tuple[int, int], list[dict[str, Any]]] = {(one.partition, one.offset): [] for one in found}

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, stdout_console, table, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.cli_progress import Interruption
+from forebay_producer.cli_progress import Interruption, ScanProgress
 from forebay_producer.dead_letters import State, state_of
 from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, RunStarted
 from forebay_producer.dead_letters_history import PastRuns
@@ -93,9 +93,10 @@ def discard(
         failure, interrupted = _discard(session, reader, selection, tally)
     else:
         handled = reader.handled()
-        for letter in reader.letters(since_ms=selection.since):
-            if selection.matches(letter):
-                _meet(letter, state_of(letter, handled), selection, tally)
+        with ScanProgress(live=sys.stderr.isatty()) as progress:
+            for letter in reader.letters(since_ms=selection.since, tell=progress.show):
+                if selection.matches(letter):
+                    _meet(letter, state_of(letter, handled), selection, tally)
     _report(session, selection, tally, dry_run=not yes)
     if interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
@@ -154,7 +155,8 @@ def _discard(
 
         try:
             run.enter()
-            for number, letter in enumerate(reader.letters(since_ms=selection.since)):
+            progress = stack.enter_context(ScanProgress(live=sys.stderr.isatty()))
+            for number, letter in enumerate(reader.letters(since_ms=selection.since, tell=progress.show)):
                 if number % _TICK_LETTERS == 0:
                     run.tick()
                 if interruption.came:

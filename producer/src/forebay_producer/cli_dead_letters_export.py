@@ -14,7 +14,7 @@ import typer
 
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Session, command, say
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.cli_progress import Interruption
+from forebay_producer.cli_progress import Interruption, ScanProgress
 from forebay_producer.dead_letters import state_of
 from forebay_producer.dead_letters_export import export_line
 from forebay_producer.dead_letters_reader import DeadLetterReader
@@ -55,8 +55,9 @@ def export(
     topic = session.pool.dead_letter
     missing = set(selection.ids)
     written = 0
-    with _sink(to) as out, Interruption() as interruption:
-        for letter in reader.letters(since_ms=selection.since):
+    alone = sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
+    with _sink(to) as out, Interruption() as interruption, ScanProgress(live=alone) as progress:
+        for letter in reader.letters(since_ms=selection.since, tell=progress.show):
             if interruption.came:
                 raise typer.Exit(EXIT_INTERRUPTED)
             if selection.matches(letter):

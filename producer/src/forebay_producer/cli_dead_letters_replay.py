@@ -13,7 +13,7 @@ import typer
 from forebay_producer.backlog import BacklogReader
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.cli_progress import Interruption, Progress
+from forebay_producer.cli_progress import Interruption, Progress, ScanProgress
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.dead_letters_audit import Action, Ending, RunStarted
 from forebay_producer.dead_letters_canary import Canary
@@ -105,12 +105,13 @@ class _Asked:
 
 def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     planner = _planner(session, reader, asked, handled=reader.handled())
-    for letter in reader.letters(since_ms=asked.selection.since):
-        if planner.is_full:
-            # It has not looked at all of them.
-            planner.tally.not_found.clear()
-            break
-        planner.plan(letter)
+    with ScanProgress(live=sys.stderr.isatty()) as progress:
+        for letter in reader.letters(since_ms=asked.selection.since, tell=progress.show):
+            if planner.is_full:
+                # It has not looked at all of them.
+                planner.tally.not_found.clear()
+                break
+            planner.plan(letter)
     tally = planner.tally
     _report(session, tally, asked=asked, canary=None, dry_run=True)
     if tally.planned:

@@ -8,10 +8,13 @@ from types import FrameType
 from typing import Any, Final
 
 from rich.console import Console
+from rich.status import Status
 
 from forebay_producer.cli_common import say
+from forebay_schemas.clock import Clock, SystemClock
 
 PROGRESS_SECONDS: Final = 10.0
+QUIET_SECONDS: Final = 2.0
 
 
 class Interruption:
@@ -31,6 +34,36 @@ class Interruption:
     def _note(self, _signal: int, _frame: FrameType | None) -> None:
         self.came = True
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+class ScanProgress:
+    """How far a scan is, in one line of a terminal that is gone with the block; said once it takes two seconds."""
+
+    def __init__(self, *, live: bool, console: Console | None = None, clock: Clock | None = None) -> None:
+        """``live``: whether stderr is a terminal that nothing else is printed to."""
+        self._console = console or Console(stderr=True)
+        self._clock = clock or SystemClock()
+        self._live = live
+        self._due = self._clock.monotonic() + QUIET_SECONDS
+        self._status: Status | None = None
+
+    def __enter__(self) -> ScanProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def show(self, read: int, of: int) -> None:
+        """So many letters of so many are read."""
+        if not self._live:
+            return
+        if self._status is None:
+            if self._clock.monotonic() < self._due:
+                return
+            self._status = self._console.status("")
+            self._status.start()
+        self._status.update(f"{read:,} of {of:,} read")
 
 
 class Progress:

@@ -5,7 +5,7 @@ Each reading goes up to the ends that the topic had when it began, one partition
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
@@ -70,13 +70,16 @@ class DeadLetterReader:
             handled.add(record)
         return handled
 
-    def letters(self, *, since_ms: int | None = None) -> Iterator[Letter]:
+    def letters(
+        self, *, since_ms: int | None = None, tell: Callable[[int, int], None] = lambda _read, _of: None
+    ) -> Iterator[Letter]:
         """All dead letters up to now; those of a partition in its order.
 
         ``since_ms`` (epoch milliseconds): none that died from then on is left out, but most of those before are.
+        ``tell`` hears again and again how many have been read, and of how many.
         """
         decoder = LetterDecoder(self._pool, envelopes=self._envelopes)
-        return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms))
+        return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms, tell=tell))
 
     def _ask_topic_id(self, admin: AdminClient) -> str:
         topic = self._pool.dead_letter
@@ -92,7 +95,9 @@ class DeadLetterReader:
             needs = on_topic(Operation.READ, topic)
             raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
 
-    def _read(self, topic: str, *, since_ms: int | None = None) -> Iterator[Message]:
+    def _read(
+        self, topic: str, *, since_ms: int | None = None, tell: Callable[[int, int], None] = lambda _read, _of: None
+    ) -> Iterator[Message]:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
@@ -106,10 +111,14 @@ class DeadLetterReader:
             if since_ms is not None:
                 starts = self._starts(consumer, topic, since_ms)
                 bounds = [(max(first, start), end) for (first, end), start in zip(bounds, starts, strict=True)]
+            due, read = sum(max(0, end - first) for first, end in bounds), 0
             for partition, (first, end) in enumerate(bounds):
                 if first < end:
                     consumer.assign([TopicPartition(topic, partition, first)])
-                    yield from self._read_partition(consumer, topic, partition, end)
+                    for batch in self._read_partition(consumer, topic, partition, end):
+                        yield from batch
+                        read += len(batch)
+                        tell(read, due)
         except KafkaException as error:
             raise self._explained(error.args[0], topic) from None
         finally:
@@ -135,7 +144,7 @@ class DeadLetterReader:
             starts.append(_NOWHERE if one.offset == OFFSET_END else one.offset)
         return starts
 
-    def _read_partition(self, consumer: Consumer, topic: str, partition: int, end: int) -> Iterator[Message]:
+    def _read_partition(self, consumer: Consumer, topic: str, partition: int, end: int) -> Iterator[list[Message]]:
         heard_at = self._clock.monotonic()
         while True:
             first = consumer.poll(_POLL_SECONDS)
@@ -144,6 +153,8 @@ class DeadLetterReader:
                     servers = self._connection.bootstrap_servers
                     raise BrokerUnreachableError(f"the brokers at {servers} went silent before the end of {topic}")
                 continue
+            batch: list[Message] = []
+            at_end = False
             # consume() with a timeout would wait for all of it even with records in hand.
             for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
                 error = message.error()
@@ -151,15 +162,19 @@ class DeadLetterReader:
                     if error.code() != KafkaError._PARTITION_EOF:
                         self._met(error, topic)
                     elif message.partition() == partition:
-                        return
+                        at_end = True
+                        break
                     continue
                 offset = message.offset()
                 assert offset is not None
-                if offset >= end:
-                    return
-                yield message
-                if offset == end - 1:
-                    return
+                if offset < end:
+                    batch.append(message)
+                if offset >= end - 1:
+                    at_end = True
+                    break
+            yield batch
+            if at_end:
+                return
             heard_at = self._clock.monotonic()
 
     def _met(self, error: KafkaError, topic: str) -> None:
