@@ -56,6 +56,8 @@ def test_what_a_failing_backend_killed_is_listed_shown_replayed_and_completed(
         dry = replay(pool, "--reason", "backend_rejected")
         assert (dry["dry_run"], dry["topics"], dry["replayed"]) == (True, {pool.topics.requests(Tier.MID): 3}, 0)
         assert len(requests(pool)) == before
+        warned = command_of(pool).run("dead-letters", "replay", "--reason", "backend_rejected")
+        assert "3 died of backend_rejected, of which trying again alone does not help: correct its cause" in warned.err
         assert replay(pool, "--reason", "backend_rejected", "--limit", "1", "--yes")["replayed"] == 1
         done = replay(pool, "--reason", "backend_rejected", "--yes")
         assert (done["replayed"], done["already_replayed"]) == (2, 1)
@@ -156,7 +158,10 @@ def test_what_cannot_be_replayed_is_named_and_stays(pool: LivePool) -> None:
     assert [record.key() for record in requests(pool)] == [b"fine"]
     nothing = command_of(pool).run("dead-letters", "replay", "--reason", "undecodable", "--yes")
     assert nothing.code == 1
-    assert "1 cannot be replayed, undecodable" in nothing.out
+    assert "1 cannot be replayed, no_envelope" in nothing.out
+    unknown = command_of(pool).run("dead-letters", "list", "--reason", "nosuch")
+    assert unknown.code == 0
+    assert "no dead letters match --reason nosuch; known reasons are completed, " in unknown.err
     replay(pool, "--id", "late", "--ttl", "10m", "--yes")
     [again] = [record for record in requests(pool) if record.key() == b"late"]
     assert json.loads(again.value() or b"") == {**json.loads(late), "ttl_ms": 600_000}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 
 from forebay_schemas.headers import record_headers
-from harness.dead_letters import command_of, value_of, write_letters
+from harness.dead_letters import command_of, letters, value_of, write_letters
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LOG
 from harness.waiting import wait_until
@@ -83,11 +83,38 @@ def test_an_export_takes_the_selection_and_says_what_is_not_there(pool: LivePool
     assert "1 written\nno dead letter of away\n" in some.err
     file = tmp_path / "none"
     none = command.run("dead-letters", "export", "--tenant", "nobody", "--to", file)
-    assert (none.code, none.err) == (1, "error: no dead letter matches --tenant nobody\n")
+    assert (none.code, none.err) == (1, "error: no open dead letter matches --tenant nobody\n")
     assert list(tmp_path.iterdir()) == []
     file.write_text("kept")
-    assert "exists; give the name" in command.run("dead-letters", "export", "--to", file).err
+    there = command.run("dead-letters", "export", "--to", file)
+    assert there.code == 2
+    assert "exists; give the name" in there.err
     assert file.read_text() == "kept"
+    nowhere = command.run("dead-letters", "export", "--to", tmp_path / "away" / "file")
+    assert nowhere.code == 2
+    assert "cannot be made: No such file or directory; give a file" in nowhere.err
+    unknown = command.run("dead-letters", "export", "--reason", "nosuch")
+    assert (unknown.code, "; known reasons are completed, " in unknown.err) == (1, True)
+
+
+def test_what_was_replayed_or_discarded_is_exported_only_when_told(pool: LivePool) -> None:
+    write_letters(pool, ((name, value_of(name)) for name in ("open", "replayed", "discarded")))
+    letters(pool, "replay", "--id", "replayed", "--yes")
+    letters(pool, "discard", "--id", "discarded", "--yes")
+    command = command_of(pool)
+
+    def exported(*options: str) -> set[str]:
+        return {line["state"] for line in command.run("dead-letters", "export", *options).records}
+
+    done = command.run("dead-letters", "export")
+    assert (done.code, [line["request_id"] for line in done.records]) == (0, ["open"])
+    assert "1 written; left out: 1 replayed and 1 discarded (--state all takes them too)\n" in done.err
+    assert exported("--state", "all") == {"open", "replayed", "discarded"}
+    assert exported("--state", "replayed", "--state", "discarded") == {"replayed", "discarded"}
+    none = command.run("dead-letters", "export", "--id", "replayed")
+    assert (none.code, none.out) == (1, "")
+    assert "error: no open dead letter matches --id replayed; left out: 1 replayed" in none.err
+    assert command.run("dead-letters", "export", "--id", "open", "--id", "discarded").code == 4
 
 
 def test_a_stopped_export_leaves_no_file_under_the_name(pool: LivePool, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from forebay_producer.dead_letters import SAMPLES_MAX, State
 from forebay_producer.dead_letters_groups import ERRORS_MAX, GROUPS_MAX, OTHERS, By, Groups
-from forebay_producer.dead_letters_groups_view import group_record, groups_text
+from forebay_producer.dead_letters_groups_view import group_record, groups_text, next_steps
+from forebay_producer.dead_letters_selection import Selection
 from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, letter
 
 
@@ -74,3 +75,52 @@ def test_errors_without_end_are_counted_together_and_steer_no_terminal() -> None
     text = groups_text([group], By.TENANT)
     assert "\x1b" not in text
     assert "with other errors" in text
+
+
+def grouped(by: By, *kinds: tuple[str, int]) -> Groups:
+    groups = Groups(by)
+    for reason, count in kinds:
+        for _ in range(count):
+            groups.add(letter(reason=reason), State.OPEN)
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("kinds", "suggested"),
+    [
+        (
+            (("backend_rejected", 9), ("worker_crashed", 8), ("backend_error", 7), ("backend_timeout", 6)),
+            ["replay --reason backend_error", "export --reason backend_rejected"],
+        ),
+        ((("backend_error", 2),), ["replay --reason backend_error"]),
+        ((("undecodable", 2),), ["export --reason undecodable"]),
+        ((("of another system", 2),), []),
+    ],
+)
+def test_a_replay_is_suggested_of_what_trying_again_can_help(
+    kinds: tuple[tuple[str, int], ...], suggested: list[str]
+) -> None:
+    steps = next_steps(Selection(), grouped(By.REASON, *kinds).ranked(), By.REASON)
+    assert [words[0] for words, _ in steps[:2]] == ["show", "list"]
+    assert [" ".join(words) for words, _ in steps[2:]] == suggested
+
+
+@pytest.mark.parametrize(
+    ("reasons", "suggested"),
+    [
+        ((), []),
+        (("backend_error", "backend_timeout"), ["replay"]),
+        (("backend_rejected",), ["export"]),
+        (("backend_error", "backend_rejected"), []),
+    ],
+)
+def test_by_another_kind_a_replay_is_suggested_only_of_reasons_that_were_asked_for(
+    reasons: tuple[str, ...], suggested: list[str]
+) -> None:
+    groups = grouped(By.MODEL, ("backend_error", 2), ("backend_rejected", 2)).ranked()
+    steps = next_steps(Selection(reason=reasons), groups, By.MODEL)
+    assert [words[0] for words, _ in steps] == ["show", "list", *suggested]
+
+
+def test_nothing_is_suggested_when_nothing_is_open() -> None:
+    assert next_steps(Selection(), [], By.REASON) == []

@@ -152,9 +152,9 @@ LATE = NOW_MS - 1
     ("one", "ttl_ms", "refusal"),
     [
         (letter(), None, None),
-        (letter(value=b"garbage", reason="undecodable"), None, Refusal.UNDECODABLE),
-        (letter(value=b"garbage", reason="undecodable"), 1_000, Refusal.UNDECODABLE),
-        (letter(value=None, reason="undecodable"), None, Refusal.UNDECODABLE),
+        (letter(value=b"garbage", reason="undecodable"), None, Refusal.NO_ENVELOPE),
+        (letter(value=b"garbage", reason="undecodable"), 1_000, Refusal.NO_ENVELOPE),
+        (letter(value=None, reason="undecodable"), None, Refusal.NO_ENVELOPE),
         (letter(value=None), None, Refusal.CONTENT_MISSING),
         (letter(topic="forebay.other.requests.high"), None, Refusal.FOREIGN_TOPIC),
         (letter({**ENVELOPE, "expire_at": LATE}), None, Refusal.PAST_DEADLINE),

@@ -5,22 +5,21 @@ from __future__ import annotations
 import sys
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from forebay_producer import cli_dead_letters_discard, cli_dead_letters_export, cli_dead_letters_replay
 from forebay_producer.cli_common import Output, Session, command, say, stdout_console, suggested, table, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions
+from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
 from forebay_producer.cli_progress import ScanProgress
 from forebay_producer.dead_letters import state_of
 from forebay_producer.dead_letters_audit import Handled
-from forebay_producer.dead_letters_groups import OTHERS, By, Group, Groups
-from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text
+from forebay_producer.dead_letters_groups import By, Group, Groups
+from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text, next_steps
 from forebay_producer.dead_letters_history import deeds_of
 from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_producer.dead_letters_selection import Selection
 from forebay_producer.dead_letters_view import printable, rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
@@ -65,7 +64,11 @@ def list_letters(
         ]
         say(", ".join([*counts, f"{discarded:,} discarded"]))
     else:
-        say(f"no dead letters{'' if selection.is_everything else f' match {selection}'}" + _besides(discarded))
+        say(
+            f"no dead letters{'' if selection.is_everything else f' match {selection}'}"
+            + _besides(discarded)
+            + known_reasons(selection)
+        )
     if session.output is Output.TABLE:
         for line in _next_steps(session, selection, shown, by):
             say(line)
@@ -92,18 +95,7 @@ def _group_table(groups: list[Group], by: By) -> Table:
 
 
 def _next_steps(session: Session, selection: Selection, groups: list[Group], by: By) -> list[str]:
-    """What one would type next about the largest group."""
-    group = next((group for group in groups if group.open and group.name != OTHERS), None)
-    if group is None:
-        return []
-    kind = msgspec.structs.replace(selection, **{by.value.replace("-", "_"): (group.name or NONE,)})
-    finer = By.MODEL if by is By.REASON else By.REASON
-    sample = group.sample_ids[-1]
-    steps = [
-        (["show", *(["--", sample] if sample.startswith("-") else [sample])], "the last one in full"),
-        (["list", *kind.options, "--by", finer.value], "who else has it in common"),
-        (["replay", *kind.options], "what a replay would do; sends nothing without --yes"),
-    ]
+    steps = next_steps(selection, groups, by)
     lines = [(printable(suggested(session, "dead-letters", *words)), why) for words, why in steps]
     return [f"{'next:' if number == 0 else '     '} {line}   # {why}" for number, (line, why) in enumerate(lines)]
 

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, stdout_console, table, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions
+from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
 from forebay_producer.cli_progress import Interruption, ScanProgress
 from forebay_producer.dead_letters import State, state_of
 from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, RunStarted
@@ -74,8 +74,8 @@ def discard(
     """Put dead letters away that nobody needs any more; a dry run unless --yes.
 
     Discarded letters are not listed (list counts them) and never replayed. They stay in the topic until its retention
-    deletes them: show and export still find them. What was replayed is left alone. There is no way back but to restore
-    an export. Who discarded what, and when, stands on the audit topic: see history.
+    deletes them: show and export --state discarded still find them. What was replayed is left alone. There is no way
+    back but to restore an export. Who discarded what, and when, stands on the audit topic: see history.
 
     A run waits while another one replays or discards. Interrupted or killed, it can be started again.
 
@@ -225,7 +225,7 @@ def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: b
         sys.stdout.writelines(line + "\n" for line in lines)
     sys.stdout.flush()
     if not tally.matched:
-        say(f"error: no dead letter matches {selection}")
+        say(f"error: no dead letter matches {selection}{known_reasons(selection)}")
     elif dry_run and tally.found:
         say("dry run: nothing was discarded; --yes does it")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -12,7 +13,7 @@ import typer
 
 from forebay_producer.backlog import BacklogReader
 from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions
+from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
 from forebay_producer.cli_progress import Interruption, Progress, ScanProgress
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.dead_letters_audit import Action, Ending, RunStarted
@@ -105,15 +106,20 @@ class _Asked:
 
 def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     planner = _planner(session, reader, asked, handled=reader.handled())
+    dying_again: Counter[str] = Counter()
     with ScanProgress(live=sys.stderr.isatty()) as progress:
         for letter in reader.letters(since_ms=asked.selection.since, tell=progress.show):
             if planner.is_full:
                 # It has not looked at all of them.
                 planner.tally.not_found.clear()
                 break
-            planner.plan(letter)
+            plan = planner.plan(letter)
+            if plan is not None and (reason := REASONS_BY_CODE.get(letter.reason or "")) and not reason.retryable:
+                dying_again[reason.code] += 1
     tally = planner.tally
     _report(session, tally, asked=asked, canary=None, dry_run=True)
+    for code, count in dying_again.most_common():
+        say(f"{count:,} died of {code}, of which trying again alone does not help: correct its cause first")
     if tally.planned:
         say("dry run: nothing was sent; --yes does it")
     raise typer.Exit(_exit_code(tally, sent=tally.planned.total()))
@@ -272,9 +278,7 @@ def _report(session: Session, tally: Tally, *, asked: _Asked, canary: Canary | N
         sys.stdout.writelines(line + "\n" for line in _lines(record))
     sys.stdout.flush()
     if not tally.matched:
-        unknown = [reason for reason in asked.selection.reason if reason not in REASONS_BY_CODE]
-        known = f"; known reasons are {', '.join(REASONS_BY_CODE)}" if unknown else ""
-        say(f"error: no dead letter matches {asked.selection}{known}")
+        say(f"error: no dead letter matches {asked.selection}{known_reasons(asked.selection)}")
 
 
 def _lines(record: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import typer
 from forebay_producer.cli_values import point_in_time_ms
 from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_schemas.errors import UsageError
+from forebay_schemas.reasons import REASONS_BY_CODE
 from forebay_schemas.tiers import TIERS
 
 _PANEL: Final = "Which dead letters (a repeated filter means any of its values)"
@@ -72,6 +73,12 @@ class SelectionOptions:
             since=since,
             until=until,
         )
+
+
+def known_reasons(selection: Selection) -> str:
+    """To be added to a message that nothing matches: which reasons there are, if it asks for another one."""
+    unknown = any(reason not in REASONS_BY_CODE and reason != NONE for reason in selection.reason)
+    return f"; known reasons are {', '.join(REASONS_BY_CODE)}" if unknown else ""
 
 
 def _values(given: list[str] | None) -> tuple[str, ...]:

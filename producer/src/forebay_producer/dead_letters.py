@@ -294,7 +294,7 @@ def was_replayed(letter: Letter, handled: Handled) -> bool:
 class Refusal(Enum):
     """Why a dead letter cannot be replayed: code, and what it means and asks for."""
 
-    UNDECODABLE = ("undecodable", "no envelope, so no worker could run it: correct the sender, and submit it anew")
+    NO_ENVELOPE = ("no_envelope", "no envelope, so no worker could run it: correct the sender, and submit it anew")
     CONTENT_MISSING = (
         "content_missing",
         "too large to be kept: its content lies only in the topic it was first in (see show), until that forgets it",
@@ -344,7 +344,7 @@ def plan_replay(
     if letter.value is None and letter.reason != "undecodable":
         return Refusal.CONTENT_MISSING
     if letter.request is None or letter.value is None:
-        return Refusal.UNDECODABLE
+        return Refusal.NO_ENVELOPE
     if letter.tier is None:
         return Refusal.FOREIGN_TOPIC
     left_ms = ttl_ms

@@ -34,7 +34,7 @@ class By(StrEnum):
     TENANT = "tenant"
     BIZ_TYPE = "biz_type"
     MODEL = "model"
-    ERROR_CLASS = "error-class"
+    ERROR_CLASS = "error_class"
 
 
 def kind_of(letter: Letter, by: By) -> str | None:

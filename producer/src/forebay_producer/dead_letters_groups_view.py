@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from forebay_producer.dead_letters_groups import By, Group
-from forebay_producer.dead_letters_selection import NONE
+import msgspec
+
+from forebay_producer.dead_letters_groups import OTHERS, By, Group
+from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_producer.dead_letters_view import printable
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason
 
@@ -53,6 +55,42 @@ def _explained(group: Group, by: By) -> str:
     if rest:
         lines.append(f"{rest:>10,} with other errors")
     return "\n".join(lines) + "\n"
+
+
+def next_steps(selection: Selection, groups: list[Group], by: By) -> list[tuple[list[str], str]]:
+    """What one would type next: words behind ``forebay dead-letters``, and what they are for.
+
+    ``groups``: the largest first. A look at the largest one; a replay of the largest one that died of something of
+    which trying again can help; an export of the largest one of which it does not.
+    """
+    to_do = [group for group in groups if group.open and group.name != OTHERS]
+    if not to_do:
+        return []
+    sample = to_do[0].sample_ids[-1]
+    finer = By.MODEL if by is By.REASON else By.REASON
+    steps = [
+        (["show", *(["--", sample] if sample.startswith("-") else [sample])], "the last one in full"),
+        (["list", *_only(selection, to_do[0], by).options, "--by", finer.value], "who else has it in common"),
+    ]
+    for retryable, command, why in (
+        (True, "replay", "what a replay would do; sends nothing without --yes"),
+        (False, "export", "these would die again: for whoever can correct them; or discard them"),
+    ):
+        of_it = [group for group in to_do if _retryable(group, selection, by) is retryable]
+        if of_it:
+            steps.append(([command, *_only(selection, of_it[0], by).options], why))
+    return steps
+
+
+def _only(selection: Selection, group: Group, by: By) -> Selection:
+    return msgspec.structs.replace(selection, **{by.value: (group.name or NONE,)})
+
+
+def _retryable(group: Group, selection: Selection, by: By) -> bool | None:
+    """Whether trying again can help all, or none, of the group; None where that is mixed or not known."""
+    codes = (group.name or NONE,) if by is By.REASON else selection.reason
+    known = {reason.retryable if (reason := REASONS_BY_CODE.get(code)) is not None else None for code in codes}
+    return known.pop() if len(known) == 1 else None
 
 
 def _reason_of(group: Group) -> Reason | None:
