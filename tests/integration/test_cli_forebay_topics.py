@@ -97,7 +97,10 @@ def test_describe_names_what_is_missing_and_exits_1(unmade_producer_pool: Produc
         (("--partitions", "0"), "error: partitions: is 0; give 1 to 10000\n"),
         (("--replication", "3"), "error: --replication: is 3, more than there are brokers; give less"),
         (("--pool", "a b"), "error: --pool: is 'a b'"),
-        (("--kafka-properties", "/nowhere"), "error: FOREBAY_KAFKA_PROPERTIES: /nowhere: No such file"),
+        (
+            ("--kafka-properties", "/nowhere"),
+            "error: --kafka-properties / FOREBAY_KAFKA_PROPERTIES: /nowhere: No such file",
+        ),
         (("--unknown",), "No such option"),
     ],
 )

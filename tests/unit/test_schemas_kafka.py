@@ -20,6 +20,7 @@ from forebay_schemas.errors import (
     UsageError,
 )
 from forebay_schemas.kafka import (
+    PROPERTIES_FIELD,
     KafkaConnection,
     as_forebay_error,
     check_bootstrap_servers,
@@ -52,7 +53,7 @@ def write(folder: Path, text: str | bytes) -> Path:
 def refused(path: Path) -> UsageError:
     with pytest.raises(UsageError) as caught:
         read_properties(path)
-    assert caught.value.field == "FOREBAY_KAFKA_PROPERTIES"
+    assert caught.value.field == PROPERTIES_FIELD
     assert caught.value.exit_code is ExitCode.USAGE
     return caught.value
 
@@ -190,7 +191,7 @@ def test_what_our_own_clients_set_is_fit_to_be_printed() -> None:
 def test_a_property_that_librdkafka_refuses_is_bad_usage(name: str, value: str, problem: str) -> None:
     with pytest.raises(UsageError) as caught:
         make_admin(KafkaConnection(bootstrap_servers=NOBODY, properties={name: value}), client_id="c")
-    assert caught.value.field == "FOREBAY_KAFKA_PROPERTIES"
+    assert caught.value.field == PROPERTIES_FIELD
     assert problem in caught.value.problem
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -212,7 +212,8 @@ def test_the_properties_file_may_name_the_brokers_unless_the_setting_does(source
     )
     file.write_text("bootstrap.servers=cloud\n")
     with pytest.raises(
-        UsageError, match=r"^FOREBAY_KAFKA_PROPERTIES: .* sets bootstrap.servers: 'cloud' is not host:port"
+        UsageError,
+        match=r"^--kafka-properties / FOREBAY_KAFKA_PROPERTIES: .* sets bootstrap.servers: 'cloud' is not host:port",
     ):
         sources.load(kafka_properties=file).connection()
 

@@ -18,7 +18,14 @@ from forebay_producer.prepare import Prepared
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.headers import headers_size_bytes
-from forebay_schemas.kafka import KafkaConnection, as_forebay_error, create_client, producer_config, require_topics
+from forebay_schemas.kafka import (
+    PROPERTIES_FIELD,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    producer_config,
+    require_topics,
+)
 from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
@@ -92,7 +99,7 @@ class Sender:
         for name in ("message.timeout.ms", "delivery.timeout.ms"):
             if name in connection.properties:
                 fix = "set FOREBAY_DELIVERY_TIMEOUT_SECONDS instead"
-                raise UsageError("FOREBAY_KAFKA_PROPERTIES", f"sets {name}", fix=fix)
+                raise UsageError(PROPERTIES_FIELD, f"sets {name}", fix=fix)
         config = producer_config(connection, client_id="forebay-producer", record_bytes_max=REQUEST_BYTES_MAX)
         config.setdefault("queue.buffering.max.kbytes", QUEUED_KBYTES_MAX)
         config["message.timeout.ms"] = int(delivery_seconds * 1000)

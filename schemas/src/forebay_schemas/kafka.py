@@ -26,6 +26,9 @@ from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 METADATA_TIMEOUT_SECONDS: Final = 10.0
 
+PROPERTIES_FIELD: Final = "--kafka-properties / FOREBAY_KAFKA_PROPERTIES"
+"""How errors name what says where the properties file is."""
+
 _ACKS: Final = "results must be on every in-sync replica before an offset is committed"
 _COMMITS: Final = "offsets are committed only after the outcome is durable"
 
@@ -122,7 +125,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """
 
     def refuse(problem: str, fix: str) -> UsageError:
-        return UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix)
+        return UsageError(PROPERTIES_FIELD, problem, fix=fix)
 
     properties: dict[str, str] = {}
     for where, name, value in property_lines(path, refuse):
@@ -268,7 +271,7 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
             if value == "[hidden]" and secret:
                 problem = problem.replace(secret, "[hidden]")
         fix = "correct it; librdkafka's CONFIGURATION.md has the names"
-        raise UsageError("FOREBAY_KAFKA_PROPERTIES", problem, fix=fix) from None
+        raise UsageError(PROPERTIES_FIELD, problem, fix=fix) from None
     watch = config.get("error_cb")
     if isinstance(watch, ConnectionWatch):
         watch.add(client, config)

@@ -26,7 +26,7 @@ from pydantic_settings import (
 from forebay_schemas.connection_watch import ConnectionWatch
 from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection, check_bootstrap_servers, read_properties
+from forebay_schemas.kafka import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
 from forebay_schemas.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
 from forebay_schemas.topics import Pool
 
@@ -162,7 +162,7 @@ class CommonSettings(BaseSettings):
                 servers = check_bootstrap_servers(in_file)
             except ValueError as error:
                 raise UsageError(
-                    "FOREBAY_KAFKA_PROPERTIES",
+                    PROPERTIES_FIELD,
                     f"{self.kafka_properties} sets bootstrap.servers: {error}",
                     fix="give host:port, comma-separated",
                 ) from None
