@@ -20,6 +20,8 @@ from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_b
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
+    import subprocess
+
     from forebay_sandbox.engine_process import EngineProcess
     from harness.live_pool import LivePool
     from harness.workers import NewWorker
@@ -54,6 +56,7 @@ def test_ctrl_c_ends_a_replay_after_its_batch_and_the_next_run_goes_on_at_once(p
         run.send_signal(signal.SIGINT)
         out, err = run.communicate(timeout=60)
     assert run.returncode == 130, err
+    assert b"interrupted: not all dead letters were looked at; start it again to go on" in err
     first = json.loads(out)["replayed"]
     assert 0 < first == len(audits(pool)) < 100
     assert [one["ending"] for one in audits(pool, "run_ended")] == ["interrupted"]
@@ -68,6 +71,49 @@ def test_of_two_runs_the_second_waits_for_the_first_and_finds_nothing_left(pool:
     assert [run.returncode for run in (first, second)] == [0, 0]
     assert sorted(report["replayed"] for report in reports) == [0, 60]
     assert replays_by_id(pool) == Counter(wanted)
+
+
+def wait_for_turn(run: subprocess.Popen[bytes]) -> None:
+    assert run.stderr is not None
+    assert b"waiting for its end" in run.stderr.readline()
+
+
+def test_what_dies_again_while_a_run_waits_for_its_turn_is_not_its_concern(pool: LivePool) -> None:
+    wanted = write(pool, 100)
+    with running(pool, "--rate", "2/s") as first:
+        wait_until("a first replay", lambda: audits(pool))
+        with running(pool) as second:
+            wait_for_turn(second)
+            discard = command_of(pool).running("dead-letters", "discard", *SELECTION, "--yes", "--output", "json")
+            with discard as third:
+                wait_for_turn(third)
+                # As a worker does with a replay that failed.
+                again = audits(pool)[0]["request_id"]
+                write_letters(pool, [(again, value_of(again))], replay_count=1, tier=Tier.LOW)
+                first.send_signal(signal.SIGINT)
+                reports = [json.loads(run.communicate(timeout=60)[0]) for run in (first, second, third)]
+    assert [run.returncode for run in (first, second, third)] == [130, 0, 1]
+    sent = reports[0]["replayed"]
+    assert (reports[1]["replayed"], reports[1]["already_replayed"]) == (100 - sent, sent)
+    assert (reports[2]["discarded"], reports[2]["already_replayed"]) == (0, 100)
+    assert replays_by_id(pool) == Counter(wanted)
+    assert letters(pool, "list")[0]["open"] == 1
+
+
+def test_ctrl_c_before_all_was_looked_at_does_not_say_that_nothing_matches(pool: LivePool) -> None:
+    write(pool, 100)
+    with running(pool, "--rate", "2/s") as first:
+        wait_until("a first replay", lambda: audits(pool))
+        for does in ("replay", "discard"):
+            with command_of(pool).running("dead-letters", does, *SELECTION, "--id", "r-1", "--yes") as waiting:
+                wait_for_turn(waiting)
+                waiting.send_signal(signal.SIGINT)
+                out, err = waiting.communicate(timeout=60)
+            assert waiting.returncode == 130
+            assert out.startswith(b"0 ")
+            assert b"no dead letter" not in out + err
+            assert b"interrupted: not all dead letters were looked at; start it again to go on" in err
+        first.kill()
 
 
 def set_record_bytes_max(pool: LivePool, topic: str, size_bytes: int) -> None:

@@ -118,6 +118,24 @@ def test_a_broker_restarted_in_the_middle_of_a_replay_costs_only_time(new_kafka:
         finish(pool, run, wanted)
 
 
+def test_brokers_that_stay_away_end_a_replay_with_what_to_do(new_kafka: NewKafka, new_pool: NewPool) -> None:
+    kafka = new_kafka()
+    pool = new_pool(kafka)
+    wanted = write(pool, 200)
+    with running(pool, "--rate", "20/s") as run:
+        wait_until("a first replay", lambda: audits(pool))
+        kafka.brokers[0].kill()
+        out, err = run.communicate(timeout=300)
+    assert run.returncode == 3, err
+    assert 0 < json.loads(out)["replayed"] < 200
+    last = err.decode().splitlines()[-1]
+    assert last.startswith(f"error: no broker answered at {kafka.bootstrap_servers}"), err
+    assert last.endswith("; start the same command again to go on")
+    kafka.brokers[0].start()
+    replay(pool, *SELECTION, "--yes")
+    assert replays_by_id(pool) == Counter(wanted)
+
+
 @pytest.mark.parametrize("seconds", [4.0, 8.0, 14.0])
 def test_a_link_that_swallows_all_for_a_while_repeats_nothing(
     new_kafka: NewKafka, new_pool: NewPool, seconds: float

@@ -270,6 +270,9 @@ def test_an_unreachable_broker_and_a_refusal_are_told_apart() -> None:
     assert gone.exit_code is ExitCode.UNREACHABLE
     assert NOBODY in str(gone)
     assert "FOREBAY_BOOTSTRAP_SERVERS" in str(gone)
+    for code in (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC):
+        forgotten = as_forebay_error(KafkaError(code), connection=where, doing="reading x", needs=None, known=True)
+        assert str(forgotten).startswith("no broker answered at ")
     refusal = as_forebay_error(
         KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), connection=where, doing="reading", needs=None
     )

@@ -35,9 +35,8 @@ from forebay_schemas.permissions import Operation, on_topic
 from forebay_schemas.settings import load_settings
 from forebay_schemas.topics import Pool
 
-EXIT_INTERRUPTED: Final = 130
 EXIT_BROKEN_PIPE: Final = 141
-"""What shells say of a program that SIGINT (2) or SIGPIPE (13) has ended: 128 more."""
+"""What shells say of a program that SIGPIPE (13) has ended: 128 more."""
 
 # Wider than any table: what is no terminal has no width to keep to.
 _PLAIN_WIDTH: Final = 1000

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import Interruption, ScanProgress
+from forebay_producer.cli_progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
 from forebay_producer.dead_letters import State, state_of
 from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, RunStarted
 from forebay_producer.dead_letters_history import PastRuns
@@ -23,6 +23,7 @@ from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_producer.dead_letters_view import printable, rfc3339
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 
 BATCH_LETTERS_MAX: Final = 5_000
@@ -77,10 +78,11 @@ def discard(
     deletes them: show and export --state discarded still find them. What was replayed is left alone. There is no way
     back but to restore an export. Who discarded what, and when, stands on the audit topic: see history.
 
-    A run waits while another one replays or discards. Interrupted or killed, it can be started again.
+    A run waits while another one replays or discards, and takes up nothing that died after its own start. Interrupted
+    or killed, it can be started again.
 
     Exits 0 when all that matched is discarded, by this run or before; 4 when some; 1 when nothing matched, or all of it
-    was replayed.
+    was replayed; 130 when interrupted.
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
@@ -97,13 +99,17 @@ def discard(
             for letter in reader.letters(since_ms=selection.since, tell=progress.show):
                 if selection.matches(letter):
                     _meet(letter, state_of(letter, handled), selection, tally)
-    _report(session, selection, tally, dry_run=not yes)
-    if interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
+    whole = failure is None and not interrupted
+    if not whole:
+        tally.not_found.clear()
+    _report(session, selection, tally, dry_run=not yes, whole=whole)
     if failure is not None:
-        say(f"error: {failure}")
+        say(f"error: {failure}{GO_ON if tally.discarded else ''}")
         partly = tally.discarded and failure.exit_code is not ExitCode.UNREACHABLE
         raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
+    if interrupted:
+        say(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
     if not tally.found and not tally.already:
         raise typer.Exit(ExitCode.FAILED)
     raise typer.Exit(ExitCode.PARTLY if tally.not_found else ExitCode.OK)
@@ -127,6 +133,8 @@ def _discard(
     """What went wrong, and whether it was interrupted."""
     failure: ForebayError | None = None
     by = user_and_host()
+    # What dies while the run waits for its turn is not its concern.
+    ends = reader.ends()
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         opening = RunStarted(
@@ -156,7 +164,7 @@ def _discard(
         try:
             run.enter()
             progress = stack.enter_context(ScanProgress(live=sys.stderr.isatty()))
-            for number, letter in enumerate(reader.letters(since_ms=selection.since, tell=progress.show)):
+            for number, letter in enumerate(reader.letters(since_ms=selection.since, ends=ends, tell=progress.show)):
                 if number % _TICK_LETTERS == 0:
                     run.tick()
                 if interruption.came:
@@ -208,7 +216,7 @@ def _write(run: Run, batch: list[tuple[int, int]], *, by: str, topic_id: str) ->
             run.enter()
 
 
-def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: bool) -> None:
+def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: bool, whole: bool) -> None:
     record = tally.as_record(dry_run=dry_run)
     if session.output is Output.JSON:
         sys.stdout.write(to_json(record) + "\n")
@@ -224,9 +232,9 @@ def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: b
         lines += [f"no dead letter of {printable(name)}" for name in sorted(tally.not_found)]
         sys.stdout.writelines(line + "\n" for line in lines)
     sys.stdout.flush()
-    if not tally.matched:
+    if whole and not tally.matched:
         say(f"error: no dead letter matches {selection}{known_reasons(selection)}")
-    elif dry_run and tally.found:
+    if dry_run and tally.found:
         say("dry run: nothing was discarded; --yes does it")
 
 

@@ -14,7 +14,7 @@ from typing import IO, Annotated, Final
 
 import typer
 
-from forebay_producer.cli_common import EXIT_INTERRUPTED, Session, command, say
+from forebay_producer.cli_common import Session, command, say
 from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
 from forebay_producer.cli_progress import Interruption, ScanProgress
 from forebay_producer.dead_letters import State, state_of
@@ -22,6 +22,7 @@ from forebay_producer.dead_letters_export import export_line
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_view import printable
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 
 _CLOCK: Final = SystemClock()

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from forebay_producer.backlog import BacklogReader
-from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Session, command, say, to_json
+from forebay_producer.cli_common import Output, Session, command, say, to_json
 from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import Interruption, Progress, ScanProgress
+from forebay_producer.cli_progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.dead_letters_audit import Action, Ending, RunStarted
 from forebay_producer.dead_letters_canary import Canary
@@ -27,6 +27,7 @@ from forebay_producer.dead_letters_view import printable
 from forebay_producer.results_reader import ResultsReader
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.reasons import REASONS_BY_CODE
 from forebay_schemas.tiers import TTL_MS_MAX
@@ -67,12 +68,12 @@ def replay(
 
     A replay is the original record with its attempts and its deadline started anew. No letter is sent twice and none is
     left out, whether a run ends, is interrupted or is killed: start it again, and it goes on. A run waits while another
-    one is at it. Who replayed what stands on the audit topic.
+    one is at it, and takes up nothing that died after its own start. Who replayed what stands on the audit topic.
 
     It slows down and stops while requests wait too long in the tiers that it sends to, and goes on when they do not.
 
-    Exits 0 when all was replayed, by this run or before; 4 when some; 1 when nothing matched or nothing could be, or no
-    canary completed.
+    Exits 0 when all was replayed, or nothing is left to do since it was replayed or discarded before; 4 when some; 1
+    when nothing matched or nothing could be, or no canary completed; 130 when interrupted.
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
@@ -130,6 +131,8 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     job: ReplayJob | None = None
     by = user_and_host()
     common: dict[str, Any] = {"pool": session.pool, "clock": _CLOCK}
+    # What dies while the run waits for its turn, or again by its own doing, is not its concern.
+    ends = reader.ends()
     wait_seconds = session.settings.delivery_timeout_seconds
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
@@ -176,7 +179,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
                 show=progress.show,
                 tell=progress.note,
             )
-            job.replay(reader.letters(since_ms=asked.selection.since))
+            job.replay(reader.letters(since_ms=asked.selection.since, ends=ends))
         except InterruptedRunError:
             pass
         except ForebayError as error:
@@ -185,15 +188,19 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
         if not replayer.in_doubt:
             ending, why = _ending(canary, interrupted=interruption.came, failure=failure)
             run.end(ending, tally=planner.tally.counts(), error=why)
-    _report(session, planner.tally, asked=asked, canary=canary, dry_run=False)
-    if interruption.came:
+    whole = failure is None and not interruption.came
+    if not whole:
+        planner.tally.not_found.clear()
+    _report(session, planner.tally, asked=asked, canary=canary, dry_run=False, whole=whole)
+    if failure is None and interruption.came:
+        say(INTERRUPTED)
         raise typer.Exit(EXIT_INTERRUPTED)
     _exit(planner.tally, canary, failure)
 
 
 def _exit(tally: Tally, canary: Canary, failure: ForebayError | None) -> None:
     if failure is not None:
-        say(f"error: {failure}")
+        say(f"error: {failure}{GO_ON if tally.replayed else ''}")
         partly = tally.replayed > 0 and failure.exit_code is not ExitCode.UNREACHABLE
         raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
     if canary.failed:
@@ -219,7 +226,7 @@ def _canary_words(canary: Canary) -> str:
 
 def _exit_code(tally: Tally, *, sent: int) -> ExitCode:
     """``sent``: replayed by this run, or what would be."""
-    if not sent + tally.already:
+    if not sent + tally.already + tally.discarded:
         return ExitCode.FAILED
     whole = sent == tally.planned.total() and not tally.refused and not tally.not_found
     return ExitCode.OK if whole else ExitCode.PARTLY
@@ -253,7 +260,10 @@ def _opening(reader: DeadLetterReader, asked: _Asked, *, by: str) -> RunStarted:
     )
 
 
-def _report(session: Session, tally: Tally, *, asked: _Asked, canary: Canary | None, dry_run: bool) -> None:
+def _report(
+    session: Session, tally: Tally, *, asked: _Asked, canary: Canary | None, dry_run: bool, whole: bool = True
+) -> None:
+    """``whole``: it was neither interrupted nor did it fail, so what it did not meet is not there."""
     record: dict[str, Any] = {
         "dry_run": dry_run,
         "matched": tally.matched,
@@ -277,7 +287,7 @@ def _report(session: Session, tally: Tally, *, asked: _Asked, canary: Canary | N
     else:
         sys.stdout.writelines(line + "\n" for line in _lines(record))
     sys.stdout.flush()
-    if not tally.matched:
+    if whole and not tally.matched:
         say(f"error: no dead letter matches {asked.selection}{known_reasons(asked.selection)}")
 
 

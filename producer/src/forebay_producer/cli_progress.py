@@ -16,6 +16,10 @@ from forebay_schemas.clock import Clock, SystemClock
 PROGRESS_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 2.0
 
+INTERRUPTED: Final = "interrupted: not all dead letters were looked at; start it again to go on"
+GO_ON: Final = "; start the same command again to go on"
+"""Ends what is said of a failure that came when part of the work was done."""
+
 
 class Interruption:
     """Ctrl-C as a flag: what is under way is finished, so that what was accepted is known. A second ends at once."""

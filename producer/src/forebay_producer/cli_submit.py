@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli_common import EXIT_INTERRUPTED, Output, Rows, Session, command, say
+from forebay_producer.cli_common import Output, Rows, Session, command, say
 from forebay_producer.cli_progress import Interruption, Progress
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.client import Producer
@@ -22,6 +22,7 @@ from forebay_producer.results_reader import ResultsReader
 from forebay_producer.sender import Submitted
 from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.reasons import Status
 from forebay_schemas.tiers import Tier

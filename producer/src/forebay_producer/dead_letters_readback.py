@@ -139,7 +139,7 @@ class ReadBack:
                     if error is None or error.code() == KafkaError._PARTITION_EOF:
                         heard_at = self._clock.monotonic()
                         search.look_at(message)
-                    elif not is_unreachable(error) and not error.retriable():
+                    elif not is_unreachable(error, known=True) and not error.retriable():
                         raise self._explained(error, message.topic())
             return search.found
         except KafkaException as error:
@@ -149,7 +149,8 @@ class ReadBack:
 
     def _explained(self, error: KafkaError, topic: str | None) -> ForebayError:
         needs = None if topic is None else on_topic(Operation.READ, topic)
-        return as_forebay_error(error, connection=self._connection, doing="seeking replays", needs=needs)
+        doing = "seeking replays"
+        return as_forebay_error(error, connection=self._connection, doing=doing, needs=needs, known=True)
 
 
 class _Search:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from forebay_producer.dead_letters import Letter, LetterDecoder
 from forebay_producer.dead_letters_audit import AuditRecord, Handled, decode_audit
+from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.envelope_reader import EnvelopeReader
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
@@ -39,6 +39,9 @@ _BATCH_RECORDS_MAX: Final = 500
 _NOWHERE: Final = 2**63 - 1
 """Where a partition starts that has no record of the time asked for."""
 
+Ends = tuple[int, ...]
+"""The end offset of each partition of the dead-letter topic, as of some moment."""
+
 
 class DeadLetterReader:
     """Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; so are its readings."""
@@ -48,12 +51,12 @@ class DeadLetterReader:
         self._connection = connection
         self._pool = pool
         self._clock = clock
-        admin = make_admin(connection, client_id=CLIENT_ID)
+        self._admin = make_admin(connection, client_id=CLIENT_ID)
         topics = [pool.dead_letter, pool.audit]
         self._partitions = require_topics(
-            admin, topics, connection=connection, pool=pool.name, operation=Operation.READ
+            self._admin, topics, connection=connection, pool=pool.name, operation=Operation.READ
         )
-        self.topic_id = self._ask_topic_id(admin)
+        self.topic_id = self._ask_topic_id()
         """Kafka's id of the dead-letter topic."""
 
     def audit(self) -> Iterator[AuditRecord]:
@@ -70,22 +73,33 @@ class DeadLetterReader:
             handled.add(record)
         return handled
 
+    def ends(self) -> Ends:
+        """Where the dead letters end now."""
+        topic = self._pool.dead_letter
+        partitions = [(topic, number) for number in range(self._partitions[topic])]
+        ends = TopicAdmin(self._admin, connection=self._connection).offsets(partitions, at=Edge.END)
+        return tuple(ends[at] for at in partitions)
+
     def letters(
-        self, *, since_ms: int | None = None, tell: Callable[[int, int], None] = lambda _read, _of: None
+        self,
+        *,
+        since_ms: int | None = None,
+        ends: Ends | None = None,
+        tell: Callable[[int, int], None] = lambda _read, _of: None,
     ) -> Iterator[Letter]:
-        """All dead letters up to now; those of a partition in its order.
+        """All dead letters up to now, or up to the ``ends`` of an earlier moment; those of a partition in its order.
 
         ``since_ms`` (epoch milliseconds): none that died from then on is left out, but most of those before are.
         ``tell`` hears again and again how many have been read, and of how many.
         """
         decoder = LetterDecoder(self._pool, envelopes=self._envelopes)
-        return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms, tell=tell))
+        return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms, ends=ends, tell=tell))
 
-    def _ask_topic_id(self, admin: AdminClient) -> str:
+    def _ask_topic_id(self) -> str:
         topic = self._pool.dead_letter
 
         def ask() -> Any:
-            answers = admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_TIMEOUT_SECONDS)
+            answers = self._admin.describe_topics(TopicCollection([topic]), request_timeout=METADATA_TIMEOUT_SECONDS)
             return answers[topic].result()
 
         try:
@@ -96,7 +110,12 @@ class DeadLetterReader:
             raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
 
     def _read(
-        self, topic: str, *, since_ms: int | None = None, tell: Callable[[int, int], None] = lambda _read, _of: None
+        self,
+        topic: str,
+        *,
+        since_ms: int | None = None,
+        ends: Ends | None = None,
+        tell: Callable[[int, int], None] = lambda _read, _of: None,
     ) -> Iterator[Message]:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
@@ -108,6 +127,8 @@ class DeadLetterReader:
         consumer = create_client(Consumer, config)
         try:
             bounds = [self._bounds(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
+            if ends is not None:
+                bounds = [(first, min(end, limit)) for (first, end), limit in zip(bounds, ends, strict=True)]
             if since_ms is not None:
                 starts = self._starts(consumer, topic, since_ms)
                 bounds = [(max(first, start), end) for (first, end), start in zip(bounds, starts, strict=True)]
@@ -178,11 +199,11 @@ class DeadLetterReader:
             heard_at = self._clock.monotonic()
 
     def _met(self, error: KafkaError, topic: str) -> None:
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissingError([topic], pool=self._pool.name)
-        if not is_unreachable(error) and not error.retriable():
+        if not is_unreachable(error, known=True) and not error.retriable():
             raise self._explained(error, topic)
 
     def _explained(self, error: KafkaError, topic: str) -> ForebayError:
         needs = on_topic(Operation.READ, topic)
-        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)

@@ -64,14 +64,8 @@ _BATCH_RECORDS_MAX: Final = 1000
 _AUDIT_PARTITION: Final = 0
 
 
-# What a client says of purged records, and of topics that a broker which has just started does not know of yet.
-_ALSO_PASSING: Final = {
-    KafkaError._PURGE_INFLIGHT,
-    KafkaError._PURGE_QUEUE,
-    KafkaError._STATE,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._UNKNOWN_TOPIC,
-}
+# What a client says of purged records.
+_ALSO_PASSING: Final = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE}
 
 
 class InterruptedRunError(ForebayError):
@@ -97,7 +91,7 @@ PASSING_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingErro
 def is_passing_failure(error: KafkaError) -> bool:
     """Whether trying again may help, with a new client if need be; what failed so may have been written."""
     return (
-        is_unreachable(error)
+        is_unreachable(error, known=True)
         or error.retriable()
         or error.fatal()
         or error.code() in PASSING
@@ -281,7 +275,8 @@ class Run:
     def failed(self, error: KafkaError, *, topic: str) -> None:
         """Something that the run sent to a topic did not get there: it has to enter again, or to give up."""
         needs = on_topic(Operation.WRITE, topic)
-        failure = as_forebay_error(error, connection=self._connection, doing=f"writing to {topic}", needs=needs)
+        doing = f"writing to {topic}"
+        failure = as_forebay_error(error, connection=self._connection, doing=doing, needs=needs, known=True)
         if not is_passing_failure(error):
             self._broken = failure
         elif self._broken is None:
@@ -408,15 +403,15 @@ class Run:
                     self.handled.add(record)
 
     def _met(self, error: KafkaError) -> None:
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissingError([self._pool.audit], pool=self._pool.name)
-        if not is_unreachable(error) and not error.retriable():
+        if not is_unreachable(error, known=True) and not error.retriable():
             raise self._explained(error)
 
     def _explained(self, error: KafkaError) -> ForebayError:
         topic = self._pool.audit
         needs = on_topic(Operation.READ, topic)
-        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:

@@ -79,6 +79,9 @@ _UNREACHABLE: Final = {
     KafkaError._SSL,
 }
 
+# What a client says of a topic while no broker tells it of any, and before one that has just started does.
+_FORGOTTEN: Final = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+
 _librdkafka_log = logging.getLogger("forebay.librdkafka")
 # Without it, in a program that has not set up logging, Python prints all that the client warns of: 36 lines a second
 # while no broker answers (measured).
@@ -278,16 +281,19 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
     return client
 
 
-def is_unreachable(error: KafkaError) -> bool:
-    """Whether the error means that no broker answered."""
-    return error.code() in _UNREACHABLE
+def is_unreachable(error: KafkaError, *, known: bool = False) -> bool:
+    """Whether the error means that no broker answered. ``known``: met with a topic that was there before."""
+    return error.code() in _UNREACHABLE or (known and error.code() in _FORGOTTEN)
 
 
 def as_forebay_error(
-    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None
+    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None, known: bool = False
 ) -> ForebayError:
-    """The error a person should see for a Kafka error met while ``doing`` what ``needs`` a permission, or none."""
-    if is_unreachable(error):
+    """The error a person should see for a Kafka error met while ``doing`` what ``needs`` a permission, or none.
+
+    ``known``: it was done with a topic that was there before.
+    """
+    if is_unreachable(error, known=known):
         refused = connection.watch.authentication_failure
         if refused is not None:
             return refused_credentials(refused, connection.properties)

@@ -1,0 +1,41 @@
+"""Where the three commands begin: what imports them takes seconds, and Ctrl-C meanwhile is no reason for a traceback.
+
+Here, since this package alone imports nothing. Sets a signal handler while a command is imported.
+"""
+
+import os
+import signal
+import sys
+from importlib import import_module
+
+EXIT_INTERRUPTED = 130
+"""What shells say of a program that SIGINT (2) has ended: 128 more."""
+
+
+def forebay() -> None:
+    """The command `forebay`."""
+    _run("forebay_producer.cli")
+
+
+def forebay_worker() -> None:
+    """The command `forebay-worker`."""
+    _run("forebay_worker.cli")
+
+
+def forebay_sandbox() -> None:
+    """The command `forebay-sandbox`."""
+    _run("forebay_sandbox.cli")
+
+
+def _run(module: str) -> None:
+    try:
+        # Raised within the import system, an exception may be printed and forgotten.
+        heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if heeds_ctrl_c:
+            signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+        main = import_module(module).main
+        if heeds_ctrl_c:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        main()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

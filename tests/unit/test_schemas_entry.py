@@ -1,0 +1,58 @@
+"""Ctrl-C while a command starts: it ends with 130, whatever is imported just then, and without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+INTERRUPT = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)"
+
+
+def start(tmp_path: Path, module: str, *, ctrl_c: signal.Handlers = signal.SIG_DFL) -> subprocess.CompletedProcess[str]:
+    """Enters a command that consists of this module."""
+    (tmp_path / "a_command.py").write_text(module, encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-c", "from forebay_schemas import entry; entry._run('a_command')"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, ctrl_c),
+    )
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(f"{INTERRUPT}\ndef main(): pass", id="while-it-is-imported"),
+        pytest.param(f"try:\n    {INTERRUPT}\nfinally:\n    1/0", id="within-what-would-swallow-it"),
+        pytest.param(f"def main():\n    {INTERRUPT}", id="right-after"),
+    ],
+)
+def test_ctrl_c_while_a_command_starts_ends_with_130_and_no_traceback(tmp_path: Path, module: str) -> None:
+    done = start(tmp_path, module)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_command_in_the_background_of_a_shell_goes_on(tmp_path: Path) -> None:
+    done = start(tmp_path, f"{INTERRUPT}\ndef main(): print('done')", ctrl_c=signal.SIG_IGN)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_all_commands_begin_there_and_nothing_is_imported_before() -> None:
+    commands = {one.name: one.value for one in entry_points(group="console_scripts") if one.name.startswith("forebay")}
+    assert commands == {
+        "forebay": "forebay_schemas.entry:forebay",
+        "forebay-worker": "forebay_schemas.entry:forebay_worker",
+        "forebay-sandbox": "forebay_schemas.entry:forebay_sandbox",
+    }
+    imported = "import sys, forebay_schemas.entry; print({'typer', 'confluent_kafka', 'msgspec'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
