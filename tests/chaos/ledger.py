@@ -38,6 +38,10 @@ JOINED_MS = 1_000
 """Two silences with no longer a time between them are one: a heartbeat may not have got through."""
 
 
+EARLY_MS = 50
+"""A worker follows its own clock while that is so near to the brokers', or may be by what it has measured."""
+
+
 class Cause(StrEnum):
     """Why an execution was repeated."""
 
@@ -113,7 +117,7 @@ def _early(facts: Facts) -> list[str]:
     return [
         f"{_name(each.turn)} attempt {each.attempt} by {early_ms} ms"
         for each in facts.executions
-        if each.attempt > 1 and (early_ms := due[each.turn, each.attempt] - each.started_ms) > 0
+        if each.attempt > 1 and (early_ms := due[each.turn, each.attempt] - each.started_ms) > EARLY_MS
     ]
 
 
