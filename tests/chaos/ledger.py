@@ -38,8 +38,8 @@ JOINED_MS = 1_000
 """Two silences with no longer a time between them are one: a heartbeat may not have got through."""
 
 
-EARLY_MS = 50
-"""A worker follows its own clock while that is so near to the brokers', or may be by what it has measured."""
+EARLY_MS = 10
+"""A worker reads its two clocks one after the other, so far apart at most."""
 
 
 class Cause(StrEnum):

@@ -178,9 +178,9 @@ def test_a_later_attempt_is_no_repetition() -> None:
 
 def test_a_retry_before_its_time_is_early() -> None:
     records = (_record(), _record(attempt=2, due_ms=5_000), _record(attempt=3, due_ms=9_000))
-    executions = (_execution("w1", 4_949, 5_500, attempt=2), _execution("w1", 8_950, 9_500, attempt=3))
+    executions = (_execution("w1", 4_989, 5_500, attempt=2), _execution("w1", 8_990, 9_500, attempt=3))
     facts = dataclasses.replace(_NOTHING, records=records, executions=executions)
-    assert make_ledger(facts).early == ("a attempt 2 by 51 ms",)
+    assert make_ledger(facts).early == ("a attempt 2 by 11 ms",)
 
 
 def test_a_request_that_was_submitted_twice_may_run_twice_but_not_three_times() -> None:

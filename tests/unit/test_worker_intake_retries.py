@@ -77,6 +77,23 @@ def test_a_retry_starts_when_it_is_due_never_early_and_hardly_late(due_seconds: 
     assert (work.attempt, work.offset, work.assignment.retry_delay_seconds) == (2, 0, 1)
 
 
+def test_a_retry_is_not_early_although_the_records_before_it_took_their_time() -> None:
+    bay = retry_bay()
+
+    class SlowRecord(MemoryRecord):
+        def value(self) -> bytes | None:
+            bay.clock.advance(0.02)
+            return super().value()
+
+    for offset in range(5):
+        value = envelope(f"{offset}", ttl_ms=3_600_000)
+        headers: list[tuple[str, bytes | None]] = [("forebay-not-before", str(NOW_MS + 700).encode())]
+        bay.consumer.append(SlowRecord(topic_name=SHORT, offset_number=offset, value_bytes=value, header_list=headers))
+    steps_until_handed(bay, 5)
+    started = bay.clock.monotonic() - seconds_since_start(bay)
+    assert min(bay.handed_at) - started >= 0.7 - EARLY_SECONDS
+
+
 def test_what_is_due_on_arrival_starts_at_once() -> None:
     bay = retry_bay()
     bay.clock.advance(5.0)

@@ -227,16 +227,15 @@ class Intake:
 
     def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
-        now = self._clock.monotonic()  # the poll has taken its time: the turn's own look would make retries early
         batch: list[Work] = []
         try:
             for record in records:
-                self._sort_one(record, batch, now)
+                self._sort_one(record, batch)
         finally:
             # What the tracker knows of does not come again: a later record must not take it with it.
             self._send(batch)
 
-    def _sort_one(self, record: Record, batch: list[Work], now: float) -> None:
+    def _sort_one(self, record: Record, batch: list[Work]) -> None:
         error = record.error()
         if error is not None:
             self._on_record_error(record, error)
@@ -257,11 +256,13 @@ class Intake:
         if verdict is Verdict.WITHHOLD:
             self._held.withhold(work)
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
-            self._held.hold_until(work, now + self._wait_seconds(work))
+            # In this order: a moment between the two looks at the clocks makes it late rather than early.
+            wait_seconds = self._wait_seconds(work)
+            self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
         elif verdict is Verdict.RUN and work.is_read:
             batch.append(work)
         elif verdict is Verdict.RUN:
-            self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
+            self._held.hold_until(work, self._clock.monotonic() + SCHEMA_WAIT_SECONDS)
 
     def _heed_controls(self) -> None:
         """Hands on, out of turn, what somebody wants something of: dispatch does it."""
