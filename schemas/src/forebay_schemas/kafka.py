@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,18 @@ _UNREACHABLE: Final = {
 _FORGOTTEN: Final = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 
 _librdkafka_log = logging.getLogger("forebay.librdkafka")
+
+
+class _NotWhileAsking(logging.Filter):
+    """Leaves out what a client logs while it is asked for metadata: the answer says the same in one line, the log in
+    hundreds while no broker answers (measured)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002 - whatever it is
+        return not getattr(_asking, "now", False)
+
+
+_asking = threading.local()
+_librdkafka_log.addFilter(_NotWhileAsking())
 # Without it, in a program that has not set up logging, Python prints all that the client warns of: 36 lines a second
 # while no broker answers (measured).
 _librdkafka_log.addHandler(logging.NullHandler())
@@ -323,7 +336,7 @@ def ask_metadata(
     there; ``BrokerUnreachableError`` after ``timeout_seconds``.
     """
     end = time.monotonic() + timeout_seconds
-    client.poll(0)  # one that was idle takes its new credentials
+    _hear(client)  # one that was idle takes its new credentials
     failure = KafkaError(KafkaError._TIMED_OUT)
     for seconds in (*_FIRST_LOOKS_SECONDS, timeout_seconds):
         left = min(seconds, end - time.monotonic())
@@ -336,12 +349,21 @@ def ask_metadata(
         if not is_unreachable(failure):
             break
         if seconds != _FIRST_LOOKS_SECONDS[0]:
-            client.poll(0)  # it tells then what went wrong
+            _hear(client)  # it tells then what went wrong
             trouble = _trouble(connection)
             if trouble is not None:
                 raise trouble
     needs = None if topic is None else on_topic(Operation.DESCRIBE, topic)
     raise as_forebay_error(failure, connection=connection, doing=doing, needs=needs)
+
+
+def _hear(client: AdminClient | Consumer | Producer) -> None:
+    """Serves the client's callbacks; its log is served by the same call, on this thread."""
+    _asking.now = True
+    try:
+        client.poll(0)
+    finally:
+        _asking.now = False
 
 
 def _trouble(connection: KafkaConnection) -> ForebayError | None:
