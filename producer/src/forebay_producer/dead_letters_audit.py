@@ -119,6 +119,27 @@ class ReplayAudit(_Record, tag="replay", frozen=True, gc=False, kw_only=True):
     run_id: str | None = None
 
 
+def audit_of(
+    intent: Intent, letter: IntendedReplay, *, at: int, run_id: str, to_partition: int, to_offset: int
+) -> ReplayAudit:
+    """The record that a letter of an intent was delivered; ``run_id``: of the run that sent it."""
+    return ReplayAudit(
+        at=at,
+        by=intent.by,
+        dead_letter_topic_id=intent.dead_letter_topic_id,
+        partition=letter.partition,
+        offset=letter.offset,
+        request_id=letter.request_id,
+        replay_count=letter.replay_count,
+        reason=letter.reason,
+        topic=letter.topic,
+        to_partition=to_partition,
+        to_offset=to_offset,
+        ttl_ms=intent.ttl_ms,
+        run_id=run_id,
+    )
+
+
 class DiscardAudit(_Record, tag="discard", frozen=True, gc=False, kw_only=True):
     """These letters are not to be listed nor replayed any more. ``places``: (partition, offset) pairs."""
 

@@ -14,7 +14,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from forebay_producer.dead_letters import Refusal, Replay
-from forebay_producer.dead_letters_audit import IntendedReplay, Intent, ReplayAudit
+from forebay_producer.dead_letters_audit import IntendedReplay, Intent, audit_of
 from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
@@ -164,11 +164,23 @@ class Replayer:
         while len(delivered) + len(failed) < under_way:
             run.client.poll(_POLL_SECONDS)
             run.tick()
-        for replay, partition, offset in delivered:
-            run.say(self._audit(replay, partition, offset))
+        letters = {(letter.partition, letter.offset): letter for letter in intent.letters}
+        audits = [
+            audit_of(
+                intent,
+                letters[replay.letter.partition, replay.letter.offset],
+                at=self._clock.wall_ms(),
+                run_id=run.run_id,
+                to_partition=partition,
+                to_offset=offset,
+            )
+            for replay, partition, offset in delivered
+        ]
+        for audit in audits:
+            run.say(audit)
         run.confirm()
-        for replay, partition, offset in delivered:
-            run.handled.add(self._audit(replay, partition, offset))
+        for (replay, _, _), audit in zip(delivered, audits, strict=True):
+            run.handled.add(audit)
             sent.replayed.append(replay)
             batch.remove(replay)
         for replay, error in failed:
@@ -209,22 +221,4 @@ class Replayer:
                 )
                 for replay in batch
             ],
-        )
-
-    def _audit(self, replay: Replay, to_partition: int, to_offset: int) -> ReplayAudit:
-        letter = replay.letter
-        return ReplayAudit(
-            at=self._clock.wall_ms(),
-            by=self._by,
-            dead_letter_topic_id=self._topic_id,
-            partition=letter.partition,
-            offset=letter.offset,
-            request_id=replay.request_id,
-            replay_count=replay.replay_count,
-            reason=letter.reason,
-            topic=replay.topic,
-            to_partition=to_partition,
-            to_offset=to_offset,
-            ttl_ms=self._ttl_ms,
-            run_id=self._run.run_id,
         )

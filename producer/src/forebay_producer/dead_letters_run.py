@@ -26,6 +26,7 @@ from forebay_producer.dead_letters_audit import (
     RunAlive,
     RunEnded,
     RunStarted,
+    audit_of,
     decode_audit,
     encode_audit,
 )
@@ -328,22 +329,14 @@ class Run:
                 places = read_back.find(intent, doubts)
                 self.require_turn()
                 for place, (to_partition, to_offset) in places.items():
-                    letter = doubts[place]
                     self.say(
-                        ReplayAudit(
+                        audit_of(
+                            intent,
+                            doubts[place],
                             at=self._clock.wall_ms(),
-                            by=intent.by,
-                            dead_letter_topic_id=intent.dead_letter_topic_id,
-                            partition=letter.partition,
-                            offset=letter.offset,
-                            request_id=letter.request_id,
-                            replay_count=letter.replay_count,
-                            reason=letter.reason,
-                            topic=letter.topic,
+                            run_id=run.run_id,
                             to_partition=to_partition,
                             to_offset=to_offset,
-                            ttl_ms=intent.ttl_ms,
-                            run_id=run.run_id,
                         )
                     )
                 found = len(places)
