@@ -1,20 +1,29 @@
 """What workers tell each other on the coordination topic. Pure.
 
 A notice speaks of offsets of a partition that its worker has let go of, but whose requests it still runs or ran. A
-clock probe is no notice.
+capacity says what a worker does and may do at its backend. A clock probe is neither.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated, Literal
 
 import msgspec
+
+from forebay_schemas.tiers import Tier
 
 LEASE_SECONDS = 10.0
 """A new owner withholds what it was handed over for so long after it last heard that it still runs."""
 
 RENEW_SECONDS = 3.0
 """How often a worker says what it still runs."""
+
+CAPACITY_SECONDS = 1.0
+"""How often a worker says its capacity; more often while shares change hands."""
+
+GONE_SECONDS = 15.0
+"""A worker whose capacity was not heard for so long is gone, and its share is the others'."""
 
 
 class NoticeKind(StrEnum):
@@ -52,8 +61,42 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     metadata: str | None = None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Amount = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does and may do at its backend; about once a second, keyed by the worker's id.
+
+    ``backend``: host, port and path of its URL, or ``handler/`` and the worker's id, since a handler is shared with
+    nobody. ``limit_requests``: what its policy finds for the whole backend, for all workers on it together.
+    ``share_requests``: what it may have in flight itself. ``claim_requests``: what it asks for; what is above its share
+    becomes its own as far as the others leave it, when this record is read. ``in_flight``: what it has now, may be
+    more than a share that was lowered. ``wanted``: of each tier, what runs and what waits to run.
+    ``ended_per_second`` and ``service_seconds`` (None before the first answer) are means of the last seconds.
+    ``dropped_total``: given up for their deadlines. ``cuts_total``: how often the backend itself made it cut its limit.
+    ``sequence`` counts this worker's records up.
+    """
+
+    worker: str
+    backend: str
+    limit_requests: _Count
+    share_requests: _Count
+    in_flight: _Count
+    wanted: dict[Tier, _Count]
+    ended_per_second: _Amount
+    service_seconds: _Amount | None
+    draining: bool
+    claim_requests: _Count = 0
+    dropped_total: _Count = 0
+    cuts_total: _Count = 0
+    sequence: _Count = 0
+    kind: Literal["capacity"] = "capacity"
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Notice)
+_capacity_decoder = msgspec.json.Decoder(Capacity)
 
 
 def encode_notice(notice: Notice) -> bytes:
@@ -70,5 +113,20 @@ def decode_notice(value: bytes) -> Notice | None:
     """The notice in a record value; None for what is none: other kinds of records may come to share the topic."""
     try:
         return _decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def encode_capacity(capacity: Capacity) -> bytes:
+    """The record value."""
+    return _encoder.encode(capacity)
+
+
+def decode_capacity(value: bytes | None) -> Capacity | None:
+    """The capacity in a record of the coordination topic; None for the other records there."""
+    if value is None or b'"capacity"' not in value:
+        return None
+    try:
+        return _capacity_decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
