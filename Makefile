@@ -4,13 +4,18 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
+.PHONY: help bootstrap tools demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
 
 bootstrap: ## make .venv from the pinned requirements; does nothing when nothing changed
 	@tools/bootstrap
+
+# Before the tests and not in them, as building takes minutes. Where Go or apt is missing, the tests say which they skip;
+# in CI they fail.
+tools: bootstrap ## fetch helm, helm-unittest and Prometheus for the tests; does nothing when they are at hand
+	@$(BIN)/forebay-sandbox tools fetch helm helm-unittest promtool prometheus >/dev/null || test "$$CI" != true
 
 demo: bootstrap ## a pulse of four times the valley rate on a real Kafka, or SCENARIO=drawing: a report and one JSON line
 	@$(BIN)/forebay-sandbox demo $(if $(SCENARIO),--scenario $(SCENARIO))
@@ -22,7 +27,7 @@ down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
 # Two at a time, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap ## the tests: unit, contract, integration on real brokers, a short chaos, a thousand simulated histories
+test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a thousand simulated histories
 	@$(BIN)/pytest tests -m "not long" -n 2 --dist worksteal
 
 test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from forebay_sandbox import kafka_cli
+from forebay_sandbox import kafka_cli, tools_cli
 from forebay_sandbox.demo_cli import add_demo_commands
 from forebay_sandbox.engine_cli import add_engine_command
 from forebay_schemas.errors import ForebayError
@@ -18,6 +18,7 @@ app = typer.Typer(
     help="Forebay's sandbox: a real local Kafka, a simulated inference engine, and the demo.",
 )
 app.add_typer(kafka_cli.app, name="kafka")
+app.add_typer(tools_cli.app, name="tools")
 add_engine_command(app)
 add_demo_commands(app)
 

@@ -6,17 +6,16 @@ Runs `mvn`; writes to the user's cache.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
 from forebay_sandbox.errors import JarsError, PrerequisiteMissingError
-from forebay_sandbox.files import cache_root, locked, resource
+from forebay_sandbox.fetched import fetched
+from forebay_sandbox.files import cache_root, resource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from forebay_sandbox.java import Java
@@ -28,7 +27,6 @@ REGISTRY_JAR = "quarkus-run.jar"
 FETCH_SECONDS_MAX = 300
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 _REGISTRY = f"io.apicurio:apicurio-registry-app:{REGISTRY_VERSION}:tar.gz:all"
-_MANIFEST = "manifest.json"
 _ERROR_LINES = 15
 
 
@@ -41,48 +39,13 @@ def kafka_jars(java: Java) -> Path:
     # Another pom has another folder: brokers that run open their jars as they need them.
     pom = hashlib.sha256(resource("kafka-pom.xml").read_bytes()).hexdigest()[:8]
     folder = cache_root() / f"kafka-{KAFKA_VERSION}-{pom}"
-    return _fetched(folder, lambda partial: _fetch_kafka(partial, java), what=f"Kafka {KAFKA_VERSION}")
+    return fetched(folder, lambda partial: _fetch_kafka(partial, java), wait_seconds=FETCH_SECONDS_MAX)
 
 
 def registry_home(java: Java) -> Path:
     """The folder of the Schema Registry (Apicurio) with `REGISTRY_JAR` in it: 160 MB. As `kafka_jars`."""
-    what = f"Apicurio Registry {REGISTRY_VERSION}"
     folder = cache_root() / f"apicurio-registry-{REGISTRY_VERSION}"
-    return _fetched(folder, lambda partial: _fetch_registry(partial, java), what=what)
-
-
-def _fetched(folder: Path, fetch: Callable[[Path], Path], *, what: str) -> Path:
-    """The folder, complete. ``fetch`` brings its content into a folder within the one that it is given."""
-    if _complete(folder):
-        return folder
-    with locked(folder.with_name(f"{folder.name}.lock"), wait_seconds=FETCH_SECONDS_MAX):
-        if _complete(folder):
-            return folder
-        if shutil.which("mvn") is None:
-            raise PrerequisiteMissingError(
-                f"Maven (mvn) is needed once, to fetch {what}: install it, e.g. `apt-get install maven`"
-            )
-        # The lock is held, so what a killed run left behind is nobody's.
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        content = fetch(partial)
-        files = [path for path in sorted(content.rglob("*")) if path.is_file()]
-        manifest = {str(path.relative_to(content)): path.stat().st_size for path in files}
-        (content / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        content.rename(folder)
-        shutil.rmtree(partial)
-    return folder
-
-
-def _complete(folder: Path) -> bool:
-    """Whether the manifest, which is written last, is there and every file in it has its size."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        return bool(manifest) and all((folder / name).stat().st_size == size for name, size in manifest.items())
-    except (OSError, ValueError, AttributeError):
-        return False
+    return fetched(folder, lambda partial: _fetch_registry(partial, java), wait_seconds=FETCH_SECONDS_MAX)
 
 
 def _fetch_kafka(partial: Path, java: Java) -> Path:
@@ -106,6 +69,10 @@ def _fetch_registry(partial: Path, java: Java) -> Path:
 
 
 def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> None:
+    if shutil.which("mvn") is None:
+        raise PrerequisiteMissingError(
+            f"Maven (mvn) is needed once, to fetch {what}: install it, e.g. `apt-get install maven`"
+        )
     try:
         done = subprocess.run(
             ["mvn", "-B", "-q", "-ntp", *arguments],
