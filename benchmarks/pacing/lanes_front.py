@@ -19,13 +19,13 @@ from forebay_schemas.tiers import DEFAULT_PRIORITY, TIERS
 from forebay_worker.assembly import make_lanes
 from forebay_worker.assignment import Assignment
 from forebay_worker.dispatch import Dispatcher
-from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.prediction import Predictor
 from forebay_worker.settings import WorkerSettings
+from forebay_worker.stats import Stats
 from forebay_worker.work import Answer, Failure, Record, Work
 
 BYTES_PER_TOKEN = 4

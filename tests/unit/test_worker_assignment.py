@@ -74,7 +74,7 @@ def finished_in(commit: tuple[int, str]) -> set[int]:
 def finish(assignment: Assignment, *offsets: int) -> None:
     """The outcomes of these are durable, and the consumer's thread has taken note."""
     assignment.done.extend(offsets)
-    assignment.drain_done()
+    assignment.drain_done(0.0)
 
 
 # What the last commit says of a record decides about it

@@ -25,11 +25,11 @@ from forebay_worker.dispatch import (
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lanes, cost_bytes
 from forebay_worker.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
-from forebay_worker.metrics import Stats
 from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import Gate
+from forebay_worker.stats import Stats
 from forebay_worker.work import Answer, Failure, Work
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work

@@ -18,11 +18,11 @@ from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import RUNS_BETWEEN_YIELDS, Executor
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lanes
-from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import Gate
+from forebay_worker.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from hypothesis import settings
@@ -177,7 +178,7 @@ class LanesModel(RuleBasedStateMachine):
             assert lane.size_bytes == cost_bytes(works)
             assert lane.prompt_tokens == sum(work.prompt_tokens for work in works)
             assert abs(lane.cost_seconds - sum(work.cost_seconds for work in works)) < 1e-6
-            assert lane.tenants == len({work.request and work.request.tenant for work in works})
+            assert lane.records_by_tenant() == Counter(work.request and work.request.tenant for work in works)
         assert bool(self.lanes) == bool(self.model.waiting)
         assert len(self.lanes) == len(self.model.waiting)
 

@@ -12,12 +12,12 @@ from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.lanes import Lanes
-from forebay_worker.metrics import Stats
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.slo_aimd import SloAimd
 from forebay_worker.prediction import Predictor
+from forebay_worker.stats import Stats
 from forebay_worker.status import (
     RUNNING_SHOWN,
     limitation,

@@ -79,6 +79,7 @@ class Assignment:
     ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
     ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
     ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
+    ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
     """
 
     __slots__ = (
@@ -92,6 +93,7 @@ class Assignment:
         "credit",
         "done",
         "epoch",
+        "finished_since",
         "lost",
         "offsets",
         "opened",
@@ -128,6 +130,7 @@ class Assignment:
         self.done: deque[int] = deque()
         self.lost = False
         self.refused: str | None = None
+        self.finished_since: float | None = None
         self._crashes = dict(metadata.waiting)
         # Nobody says that these still run, so a worker died while it ran them.
         self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
@@ -163,9 +166,11 @@ class Assignment:
         """How many workers died while they ran this offset."""
         return self._crashes.get(offset, 0)
 
-    def drain_done(self) -> None:
-        """Takes over what the event loop's thread has finished."""
+    def drain_done(self, now: float) -> None:
+        """Takes over what the event loop's thread has finished. ``now``: monotonic seconds."""
         done = self.done
+        if done and self.finished_since is None:
+            self.finished_since = now
         while done:
             offset = done.popleft()
             self.offsets.finish(offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -27,6 +28,14 @@ PartitionKey = tuple[str, int]
 _Commit = tuple[int, str]
 
 
+class _Sent(NamedTuple):
+    """A partition's part of the commit that is on its way. ``finished_since``: of the oldest offset it tells of."""
+
+    assignment: Assignment
+    commit: _Commit
+    finished_since: float | None
+
+
 class Commits:
     """One commit is on its way at a time; its answer comes by `on_commit`. A failed one is simply due again."""
 
@@ -45,7 +54,7 @@ class Commits:
         self._assignments = assignments
         self._confirmed: dict[PartitionKey, _Commit] = {}
         self._metadata_bytes: dict[PartitionKey, int] = {}
-        self._sent: dict[PartitionKey, tuple[Assignment, _Commit]] = {}
+        self._sent: dict[PartitionKey, _Sent] = {}
         self._sent_at: float | None = None
         self._next_at = 0.0
         self.confirmed_count = 0
@@ -56,18 +65,21 @@ class Commits:
         if now < self._next_at or (self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX):
             return
         self._next_at = now + COMMIT_SECONDS
-        due: dict[PartitionKey, tuple[Assignment, _Commit]] = {}
+        self._put_back(self._sent)
+        due: dict[PartitionKey, _Sent] = {}
         for key, assignment in self._assignments.items():
             commit = assignment.commit()
             if commit is not None and self._confirmed.get(key) != commit:
                 self._metadata_bytes[key] = len(commit[1])
-                due[key] = (assignment, commit)
+                due[key] = _Sent(assignment, commit, assignment.finished_since)
+            assignment.finished_since = None
+        self._sent = due
         if not due:
             return
-        self._sent, self._sent_at = due, now
+        self._sent_at = now
         try:
             consumer.commit(
-                offsets=[TopicPartition(*key, *commit) for key, (_, commit) in due.items()], asynchronous=True
+                offsets=[TopicPartition(*key, *sent.commit) for key, sent in due.items()], asynchronous=True
             )
         except KafkaException as error:
             self._sent_at = None
@@ -125,9 +137,19 @@ class Commits:
             if partition.error is not None:
                 self._failed(partition.error, key)
             elif error is None and self._answers(partition, sent.get(key)):
-                self._confirmed[key] = sent[key][1]
+                self._confirmed[key] = sent.pop(key).commit
                 self.confirmed_count += 1
                 self.denied = None
+        self._put_back(sent)
+
+    def lag_seconds(self, now: float) -> float:
+        """How long the oldest finished offset has waited for a confirmed commit that tells of it; 0 for none.
+
+        ``now``: monotonic seconds. From any thread.
+        """
+        waiting = [assignment.finished_since for assignment in self._assignments.copy().values()]
+        waiting += [sent.finished_since for sent in self._sent.copy().values()]
+        return max(0.0, now - min((since for since in waiting if since is not None), default=now))
 
     def metadata_bytes(self, key: PartitionKey) -> int:
         """The size of the metadata of the partition's latest commit."""
@@ -138,12 +160,18 @@ class Commits:
         self._confirmed.pop(key, None)
         self._metadata_bytes.pop(key, None)
 
-    def _answers(self, partition: TopicPartition, sent: tuple[Assignment, _Commit] | None) -> bool:
+    def _put_back(self, unconfirmed: dict[PartitionKey, _Sent]) -> None:
+        """What was not committed after all has waited since it finished."""
+        for sent in unconfirmed.values():
+            if sent.finished_since is not None:
+                sent.assignment.finished_since = sent.finished_since
+
+    def _answers(self, partition: TopicPartition, sent: _Sent | None) -> bool:
         """Whether a partition's answer is that to the commit sent last: one taken as lost may be answered late, or
         after the partition was let go of and assigned anew."""
-        if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent[0]:
+        if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent.assignment:
             return False
-        return sent[1] == (partition.offset, partition.metadata or "")
+        return sent.commit == (partition.offset, partition.metadata or "")
 
     def _failed(self, error: KafkaError, key: PartitionKey | None) -> None:
         self.failed_count += 1

@@ -22,14 +22,15 @@ from forebay_worker.controls import RECENT_MS, Controls
 from forebay_worker.estimates import Estimates
 from forebay_worker.lanes import Lanes, cost_bytes
 from forebay_worker.lookahead import Lookahead
-from forebay_worker.metrics import Stats
 from forebay_worker.outcome import UNDELIVERED_RECORDS_MAX, Reporter
 from forebay_worker.overload import OverloadLadder
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.prediction import Predictor
 from forebay_worker.retry import Next, plan_after_failure
 from forebay_worker.shedder import Shedder
+from forebay_worker.signals.gpu_watch import GpuWatch
 from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.stats import Stats
 from forebay_worker.work import Answer, Failure, Work
 
 FAILURES_AMONG_ANSWERS_MAX = 3
@@ -86,6 +87,7 @@ class Dispatcher:
         self._read_signals = read_signals
         self.shedder = Shedder(ladder=overload, lanes=lanes, gate=gate, by_tokens=predictor is not None)
         self.estimates = Estimates()
+        self.gpu_watch = GpuWatch()
         self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
@@ -318,6 +320,7 @@ class Dispatcher:
             self._pace_at = now + PACING_SECONDS
             self._shed(now)
             engine, gpu = self._read_signals(now)
+            self.gpu_watch.step(now, in_flight=len(self.running), gpu=gpu)
             self.gate.step(
                 now,
                 self._clock.wall_ms(),
@@ -416,7 +419,7 @@ class Dispatcher:
         self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:
-        self._stats.backend_failures += 1
+        self._stats.backend_failed(failure.reason)
         if failure.refused:
             self.gate.refused(now, self._clock.wall_ms())
         if failure.reached and work.failed_at and self.breaker.last_answer > work.failed_at:

@@ -42,6 +42,11 @@ class Estimates:
         """How well the seconds of executions were predicted; None before the first answer."""
         return _accuracy(self._service_seconds[tier])
 
+    def error_ratio(self, tier: Tier) -> float | None:
+        """By how much of its length an execution's prediction was off, either way: the mean; None before the first."""
+        errors = [abs(predicted - actual) / actual for predicted, actual in self._service_seconds[tier] if actual > 0]
+        return sum(errors) / len(errors) if errors else None
+
     def output_tokens(self, tier: Tier) -> Accuracy | None:
         """How well the tokens of answers were predicted; None before the first one that has a count."""
         return _accuracy(self._output_tokens[tier])

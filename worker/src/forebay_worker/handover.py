@@ -29,6 +29,8 @@ class HandOvers:
         self._send = send
         self._open: list[_Open] = []
         self._renew_at = 0.0
+        self.given_count = 0
+        """How many requests ran on here, in all, when their partitions were let go of."""
 
     @property
     def running_count(self) -> int:
@@ -38,6 +40,7 @@ class HandOvers:
     def add(self, over: HandedOver) -> None:
         """A partition was let go of while requests of it run; that they do was said when it was let go of."""
         self._open.append(_Open(over, set(over.running)))
+        self.given_count += len(over.running)
 
     def step(self, now: float) -> None:
         """Says what ended since the last time, and, every few seconds, what still runs."""

@@ -77,6 +77,8 @@ class Intake:
         self._full_since: float | None = None
         self._full = False
         self._troubles = Troubles()
+        self.taken_over_count = 0
+        """How many requests, in all, came with partitions whose former owners were still running them."""
         self.heartbeat = clock.monotonic()
         self._ownership = Ownership(
             name=name,
@@ -134,6 +136,10 @@ class Intake:
     def unfinished_records(self) -> int:
         """How many received records hold an offset that cannot be committed yet."""
         return sum(assignment.offsets.pending_count for assignment in self._ownership.assignments.copy().values())
+
+    def watermark_age_seconds(self, now: float) -> float:
+        """How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any."""
+        return self._ownership.progress.watermark_age_seconds(now)
 
     @property
     def held_records(self) -> int:
@@ -255,6 +261,7 @@ class Intake:
         self._troubles.received(assignment.topic)
         if verdict is Verdict.WITHHOLD:
             self._held.withhold(work)
+            self.taken_over_count += 1
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
             # In this order: a moment between the two looks at the clocks makes it late rather than early.
             wait_seconds = self._wait_seconds(work)

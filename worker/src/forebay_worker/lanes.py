@@ -82,10 +82,13 @@ class Lane:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    @property
-    def tenants(self) -> int:
-        """How many tenants have requests waiting. O(t)."""
-        return len({name for queue in self._queues for name in queue.names()})
+    def records_by_tenant(self) -> dict[str | None, int]:
+        """How many requests of each tenant wait. O(t)."""
+        counts: dict[str | None, int] = {}
+        for queue in self._queues:
+            for name, size in queue.sizes():
+                counts[name] = counts.get(name, 0) + size
+        return counts
 
     def push(self, work: Work) -> None:
         """Adds a request that does not wait here yet."""

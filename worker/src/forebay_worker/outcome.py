@@ -24,7 +24,7 @@ from forebay_schemas.topics import LATER_BYTES_MAX, Pool
 from forebay_worker.broker_clock import Acknowledged
 from forebay_worker.dead_letters import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.known import KnownOutcomes
-from forebay_worker.metrics import Stats
+from forebay_worker.stats import Stats
 from forebay_worker.work import Answer, Failure, Work
 
 UNDELIVERED_RECORDS_MAX = 20_000
@@ -156,6 +156,7 @@ class Reporter:
             self._too_large(work, len(value), service_seconds)
             return
         self._stats.ended(work, Reason.COMPLETED, service_seconds)
+        work.outcome = Reason.COMPLETED
         work.awaiting = 1
         self._produce_result(work, request_id.encode(), value)
 
@@ -286,10 +287,11 @@ class Reporter:
         predicted_seconds: float | None = None,
     ) -> None:
         self._stats.ended(work, reason, service_seconds)
+        work.outcome = reason
         request_id = work.request_id
         work.awaiting = int(dead) + int(request_id is not None)
         if dead:
-            self._stats.dead_letters += 1
+            self._stats.died(reason)
             letter = dead_letter(
                 work,
                 topic=self._pool.dead_letter,
@@ -386,6 +388,8 @@ class Reporter:
         work.awaiting -= 1
         if work.awaiting == 0:
             work.assignment.done.append(work.offset)
+            if work.outcome is not None:
+                self._stats.durable(work, work.outcome, self._clock.wall_ms())
         if is_result:
             self._known.add(work.request_id or "", work.history.replay_count, now)
 

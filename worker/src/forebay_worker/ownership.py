@@ -20,6 +20,7 @@ from forebay_worker.commits import Commits, PartitionKey
 from forebay_worker.credit import Credit
 from forebay_worker.notices import RecentNotices
 from forebay_worker.ports import KafkaConsumer, OnCommit, Peers
+from forebay_worker.progress import Progress
 from forebay_worker.work import Record
 
 METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
@@ -29,6 +30,8 @@ PENDING_RECORDS_MAX = 100_000
 COMMITTED_TIMEOUT_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 0.5
 LISTEN_SECONDS_MAX = 10.0
+LOOK_SECONDS = 0.2
+"""How often it is looked how far the partitions have come."""
 
 log = structlog.get_logger("forebay.ownership")
 
@@ -91,6 +94,8 @@ class Ownership:
         self.heard: deque[Notice] = deque()
         self.assigned_once = False
         self.rebalances = 0
+        self.progress = Progress()
+        self._look_at = 0.0
         self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
         self.consumer = make_consumer(self.commits.on_commit)
         self.consumer.subscribe(
@@ -115,7 +120,10 @@ class Ownership:
     def step(self, now: float) -> None:
         """Takes in what finished and what was heard, commits when it is time, opens what may be read."""
         for assignment in self.assignments.values():
-            assignment.drain_done()
+            assignment.drain_done(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self.progress.look(self.assignments, now)
         self._heed_notices(now)
         self.commits.commit_when_due(self.consumer, now)
         self._learn_committed(now)
@@ -365,7 +373,7 @@ class Ownership:
             self._to_seek.discard(key)
             self.commits.forget(key)
             assignment.lost = lost
-            assignment.drain_done()
+            assignment.drain_done(self._clock.monotonic())
             running, commit = assignment.close()
             if commit is not None:
                 last[key] = commit

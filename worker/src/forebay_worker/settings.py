@@ -112,6 +112,15 @@ class WorkerSettings(CommonSettings):
     ops_port: int = Field(default=8081, ge=0, le=65535, description="Their port; 0 = pick one")
 
     @property
+    def backend_name(self) -> str:
+        """What metrics and other workers know the backend by: host:port of its URL, or ``handler``."""
+        if self.backend_url is None:
+            return "handler"
+        parts = urlsplit(self.backend_url)
+        host = parts.hostname or ""
+        return f"{f'[{host}]' if ':' in host else host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+    @property
     def asks_for_tokens(self) -> bool:
         """Whether order or limit depend on how many tokens a request takes."""
         return self.pacing_policy != "fixed" or self.lane_order is LaneOrder.SJF_AGED

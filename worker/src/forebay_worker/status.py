@@ -10,10 +10,10 @@ from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.breaker import BreakerState
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.estimates import Accuracy
-from forebay_worker.metrics import Stats
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.gpu_target import GpuTarget
 from forebay_worker.pacing.slo_aimd import SloAimd
+from forebay_worker.stats import Stats
 
 RUNNING_SHOWN = 100
 

@@ -92,9 +92,9 @@ class FairQueue:
         self._weight = 0.0
         self._mean_cost = 0.0
 
-    def names(self) -> list[str | None]:
-        """The tenants of what waits."""
-        return [tenant.name for tenant in self._tenants.values() if tenant.size]
+    def sizes(self) -> list[tuple[str | None, int]]:
+        """The tenants of what waits, and how many requests of each."""
+        return [(tenant.name, tenant.size) for tenant in self._tenants.values() if tenant.size]
 
     def push(self, name: str | None, urgency: float, number: int) -> None:
         """Adds a request; its number is already in ``waiting``."""

@@ -36,6 +36,7 @@ class Work(msgspec.Struct, gc=False):
     ``request`` is None when the record could not be decoded: then ``problem`` says why; as long as both are None it has
     not been read, since its schema is not known yet. Times: ``first_enqueued_at``
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
+    ``outcome``: why it ended; None while it has not, and for one that goes on in another topic.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
     unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
@@ -54,6 +55,7 @@ class Work(msgspec.Struct, gc=False):
     started: float = 0.0
     failed_at: float = 0.0
     failures_among_answers: int = 0
+    outcome: Reason | None = None
     awaiting: int = 0
     crashes: int = 0
     prompt_tokens: int = 0

@@ -37,9 +37,10 @@ from forebay_worker.coordination import Coordination, FollowingConsumer
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.executor import Executor
 from forebay_worker.fetcher import Fetcher, FetchingConsumer
+from forebay_worker.gauges import Gauges, gather
 from forebay_worker.handover import HandOvers
 from forebay_worker.intake import Intake
-from forebay_worker.metrics import Collector, Gauges, IntakeGauges, Stats
+from forebay_worker.metrics import Collector
 from forebay_worker.ops import OpsServer
 from forebay_worker.outcome import Reporter
 from forebay_worker.overload import OverloadLadder
@@ -50,6 +51,7 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
+from forebay_worker.stats import Stats
 from forebay_worker.status import limitation, pacing_status, running_status, shown, tiers_status
 from forebay_worker.unread import Heard
 from forebay_worker.work import Work
@@ -365,7 +367,15 @@ class Worker:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(Collector(stats=self._stats, gauges=self._gauges))
+        registry.register(
+            Collector(
+                pool=self._pool.name,
+                worker_id=self._settings.worker_id,
+                backend=self._settings.backend_name,
+                stats=self._stats,
+                gauges=self._gauges,
+            )
+        )
         return OpsServer(registry=registry, not_alive=self._not_alive, not_ready=self._not_ready, status=self._status)
 
     def _not_alive(self) -> list[str]:
@@ -394,41 +404,14 @@ class Worker:
         return problems + self._cluster.troubles
 
     def _gauges(self) -> Gauges:
-        now, gate, shedder = self._clock.monotonic(), self._dispatcher.gate, self._dispatcher.shedder
-        engine, gpu = self._read_signals(now)
-        return Gauges(
-            limit_requests=gate.limit_requests,
-            limit_changes=gate.changes_total,
-            in_flight=len(self._dispatcher.running),
-            token_seconds=gate.model.token_seconds,
-            token_target_seconds=gate.policy.token_seconds_target,
-            knee_requests=gate.knee_requests,
-            prefill_backlog_seconds=gate.prefill_seconds(now),
-            signals=self._signals.sources(now),
-            engine=engine,
-            gpu=gpu,
-            breaker_open=self._dispatcher.breaker.probe_at is not None,
-            breaker_opened=self._dispatcher.breaker.opened_count,
-            undelivered=self._reporter.undelivered_records,
-            clock_skew_ms=self._clock.skew_ms,
-            overload_level=self._overload.level,
-            overload_steps=self._overload.steps_total,
-            estimated_waits=shedder.waits(),
-            lane_work_seconds=shedder.work_seconds(),
-            handed_over_running=self._hand_overs.running_count,
-            lane_records={tier: len(self._dispatcher.lanes[tier]) for tier in TIERS},
-            lane_bytes={tier: self._dispatcher.lanes[tier].size_bytes for tier in TIERS},
-            intakes={
-                name: IntakeGauges(
-                    held_records=intake.held_records,
-                    assigned_partitions=sum(len(numbers) for numbers in intake.assigned.values()),
-                    unfinished_records=intake.unfinished_records,
-                    commits=intake.commits.confirmed_count,
-                    commit_failures=intake.commits.failed_count,
-                    rebalances=intake.rebalances,
-                )
-                for name, intake in self._intakes.items()
-            },
+        return gather(
+            settings=self._settings,
+            clock=self._clock,
+            dispatcher=self._dispatcher,
+            signals=self._signals,
+            reporter=self._reporter,
+            hand_overs=self._hand_overs,
+            intakes=self._intakes,
         )
 
     def _status(self) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""What the worker counts: plain integers, by the event loop's thread alone; the collector reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from forebay_schemas.control import ControlAction, ControlOutcome
+from forebay_schemas.metrics import Histogram
+from forebay_schemas.reasons import Reason, Status
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.work import Work
+
+DEAD_LETTER_REASONS: Final = tuple(each for each in Reason if each.status in (Status.FAILED, Status.REJECTED))
+BACKEND_FAILURE_REASONS: Final = (
+    Reason.BACKEND_UNAVAILABLE,
+    Reason.BACKEND_OVERLOADED,
+    Reason.BACKEND_BAD_RESPONSE,
+)
+"""Those of failures that speak of the backend's state."""
+
+_END_TO_END: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED})
+"""What is cancelled, shed or rejected says nothing of how long a request takes."""
+
+
+def _per_tier() -> dict[Tier, int]:
+    return dict.fromkeys(TIERS, 0)
+
+
+def _histograms() -> dict[Tier, Histogram]:
+    return {tier: Histogram() for tier in TIERS}
+
+
+def _per_reason(reasons: Iterable[Reason]) -> dict[Reason, int]:
+    # From 0 on, so that an alert on growth sees the first one: a series that begins at 1 has not grown.
+    return dict.fromkeys(reasons, 0)
+
+
+def _controls() -> dict[tuple[ControlAction, ControlOutcome], int]:
+    cancel = dict.fromkeys((ControlOutcome.CANCELLED, ControlOutcome.FINISHED), 0)
+    expedite = dict.fromkeys((each for each in ControlOutcome if each is not ControlOutcome.CANCELLED), 0)
+    return {
+        (action, outcome): number
+        for action, outcomes in ((ControlAction.CANCEL, cancel), (ControlAction.EXPEDITE, expedite))
+        for outcome, number in outcomes.items()
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Stats:
+    """What the event loop's thread counts."""
+
+    received: dict[Tier, int] = field(default_factory=_per_tier)
+    started: dict[Tier, int] = field(default_factory=_per_tier)
+    retries: dict[Tier, int] = field(default_factory=_per_tier)
+    duplicates: dict[Tier, int] = field(default_factory=_per_tier)
+    outcomes: dict[tuple[Tier, Reason], int] = field(default_factory=dict)
+    controls: dict[tuple[ControlAction, ControlOutcome], int] = field(default_factory=_controls)
+    queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    end_to_end_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    backend_failures: dict[Reason, int] = field(default_factory=lambda: _per_reason(BACKEND_FAILURE_REASONS))
+    dead_letters: dict[Reason, int] = field(default_factory=lambda: _per_reason(DEAD_LETTER_REASONS))
+    produce_failures: int = 0
+
+    def dispatched(self, work: Work, now_ms: int) -> None:
+        """A request was started."""
+        self.started[work.tier] += 1
+        self.queue_seconds[work.tier].observe(max(0, now_ms - work.first_enqueued_at) / 1000)
+
+    def ended(self, work: Work, reason: Reason, service_seconds: float | None) -> None:
+        """A request's outcome is known."""
+        key = (work.tier, reason)
+        self.outcomes[key] = self.outcomes.get(key, 0) + 1
+        if service_seconds is not None:
+            self.service_seconds[work.tier].observe(service_seconds)
+
+    def backend_failed(self, reason: Reason) -> None:
+        """An execution failed by the backend's state."""
+        self.backend_failures[reason] = self.backend_failures.get(reason, 0) + 1
+
+    def died(self, reason: Reason) -> None:
+        """A record goes to the dead letters."""
+        self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
+
+    def durable(self, work: Work, reason: Reason, now_ms: int) -> None:
+        """All records of a request's outcome were delivered."""
+        if reason.status in _END_TO_END:
+            self.end_to_end_seconds[work.tier].observe(max(0, now_ms - work.first_enqueued_at) / 1000)
