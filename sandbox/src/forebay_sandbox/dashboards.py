@@ -1,0 +1,23 @@
+"""Forebay's dashboards: which there are, and that their files in the chart are up to date. Writes those files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from forebay_sandbox.dashboards_dead_letters import DEAD_LETTERS
+from forebay_sandbox.dashboards_model import Dashboard, as_json
+from forebay_sandbox.dashboards_overview import OVERVIEW
+from forebay_sandbox.dashboards_worker import WORKER_PACING
+
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (OVERVIEW, WORKER_PACING, DEAD_LETTERS)
+
+
+def write_dashboards(folder: Path) -> list[Path]:
+    """Write each to its file in ``folder``; the files."""
+    paths = []
+    for dashboard in DASHBOARDS:
+        path = folder / f"{dashboard.name}.json"
+        path.write_text(as_json(dashboard), encoding="utf-8")
+        paths.append(path)
+    return paths

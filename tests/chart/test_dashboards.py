@@ -1,0 +1,109 @@
+"""The chart's dashboards: Grafana's structure, and that a real Prometheus' parser takes every expression."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from forebay_sandbox.dashboards import DASHBOARDS, write_dashboards
+from forebay_sandbox.dashboards_model import COLUMNS, SCHEMA_VERSION
+from forebay_sandbox.prometheus import with_values
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "helm" / "forebay" / "dashboards"
+FILES = sorted(FOLDER.glob("*.json"))
+
+UNITS = {"s", "short", "none", "percentunit", "reqps"}
+
+every_dashboard = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def load(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return document
+
+
+def panels_of(path: Path) -> list[dict[str, Any]]:
+    """Its panels but the headings."""
+    return [panel for panel in load(path)["panels"] if panel["type"] != "row"]
+
+
+def expressions_in(path: Path) -> Iterator[str]:
+    for panel in panels_of(path):
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (each["expr"] for each in load(path)["annotations"]["list"])
+
+
+def test_the_files_are_what_the_package_would_write(tmp_path: Path) -> None:
+    written = write_dashboards(tmp_path)
+    assert [path.name for path in FILES] == sorted(path.name for path in written)
+    for path in written:
+        assert (FOLDER / path.name).read_text() == path.read_text(), "write them again: make dashboards-json"
+
+
+@every_dashboard
+def test_a_dashboard_has_a_name_a_data_source_to_choose_and_pools(path: Path) -> None:
+    document = load(path)
+    assert document["uid"] == f"forebay-{path.stem}"
+    assert document["schemaVersion"] == SCHEMA_VERSION
+    assert document["tags"] == ["forebay"]
+    names = [variable["name"] for variable in document["templating"]["list"]]
+    assert names[:3] == ["datasource", "namespace", "pool"]
+    assert len(set(names)) == len(names)
+    known = {*names, "__rate_interval", "__all"}
+    assert set(re.findall(r"\$\{?(\w+)", path.read_text(encoding="utf-8"))) <= known
+
+
+def test_uids_differ() -> None:
+    assert len({load(path)["uid"] for path in FILES}) == len(FILES) == len(DASHBOARDS) == 3
+
+
+@every_dashboard
+def test_panels_lie_in_the_grid_side_by_side(path: Path) -> None:
+    panels = load(path)["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    assert all(one["x"] >= 0 and one["x"] + one["w"] <= COLUMNS for one in places)
+    for one, other in combinations(places, 2):
+        apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert apart, f"{one} lies over {other}"
+
+
+@every_dashboard
+def test_a_panel_says_what_it_shows_in_which_unit_and_what_to_look_for(path: Path) -> None:
+    panels = panels_of(path)
+    assert len({panel["title"] for panel in panels}) == len(panels)
+    for panel in panels:
+        title = panel["title"]
+        assert panel["type"] in {"timeseries", "stat"}, title
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}, title
+        assert len(panel["description"]) > 40, title
+        assert panel["fieldConfig"]["defaults"]["unit"] in UNITS, title
+        assert [target["refId"] for target in panel["targets"]] == list("ABCD"[: len(panel["targets"])]), title
+        assert all(target["legendFormat"] for target in panel["targets"]), title
+        assert all("$pool" in target["expr"] or "$worker" in target["expr"] for target in panel["targets"]), title
+
+
+@every_dashboard
+def test_a_real_parser_takes_every_expression(promtool: Path, tmp_path: Path, path: Path) -> None:
+    taken = [
+        {"record": f"forebay:panel:{number}", "expr": with_values(expr, rate_interval="1m")}
+        for number, expr in enumerate(expressions_in(path))
+    ]
+    page = tmp_path / "rules.yaml"
+    page.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": taken}]}), encoding="utf-8")
+    ran = subprocess.run([promtool, "check", "rules", page], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -1,0 +1,120 @@
+"""The chart's rules under the real promtool: every rule has been seen to speak and to be silent."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
+CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
+RUNBOOKS = ROOT / "docs" / "runbooks"
+
+ALERTS = {
+    "ForebayEndToEndSlow",
+    "ForebayBacklogHigh",
+    "ForebayOldestAgeNearDeadline",
+    "ForebayDeadLettersGrowing",
+    "ForebayNoCapacity",
+    "ForebayPartitionStuck",
+    "ForebayLimitAtFloor",
+    "ForebayGpuSick",
+    "ForebayClockSkew",
+}
+
+Rule = dict[str, Any]
+Key = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def rules() -> list[Rule]:
+    return [rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]]
+
+
+def alert_rules() -> list[Rule]:
+    return [rule for rule in rules() if "alert" in rule]
+
+
+def key_of(rule: Rule) -> Key:
+    """An alert by its name and own labels: several rules may have one name."""
+    return rule["alert"], tuple(sorted(rule["labels"].items()))
+
+
+def rule_of(alertname: str, labels: dict[str, str]) -> Rule:
+    """The rule that an alert with these labels is of."""
+    own = {name: labels[name] for name in ("severity", "seen") if name in labels}
+    return next(rule for rule in alert_rules() if rule["alert"] == alertname and rule["labels"] == own)
+
+
+def cases() -> list[dict[str, Any]]:
+    return [test for path in CASES for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]]
+
+
+def with_constant_annotations(path: Path) -> dict[str, Any]:
+    """The page of cases, with what it leaves out of each expected alert put in from the rule."""
+    page: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    page["rule_files"] = [str(RULES)]
+    for test in page["tests"]:
+        for case in test.get("alert_rule_test", ()):
+            for expected in case["exp_alerts"]:
+                rule = rule_of(case["alertname"], expected["exp_labels"])
+                expected["exp_annotations"] = rule["annotations"] | expected["exp_annotations"]
+    return page
+
+
+def test_promtool_finds_nothing_wrong_with_the_rules(promtool: Path) -> None:
+    ran = subprocess.run([promtool, "check", "rules", RULES], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_every_rule_says_what_its_cases_expect(promtool: Path, tmp_path: Path, path: Path) -> None:
+    page = tmp_path / path.name
+    page.write_text(yaml.safe_dump(with_constant_annotations(path)), encoding="utf-8")
+    ran = subprocess.run([promtool, "test", "rules", page], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
+    seen: defaultdict[Key, set[bool]] = defaultdict(set)
+    for test in cases():
+        for case in test.get("alert_rule_test", ()):
+            fired = [key_of(rule_of(case["alertname"], one["exp_labels"])) for one in case["exp_alerts"]]
+            for rule in alert_rules():
+                if rule["alert"] == case["alertname"]:
+                    seen[key_of(rule)].add(key_of(rule) in fired)
+    assert [key for key in map(key_of, alert_rules()) if seen[key] != {True, False}] == []
+
+
+def test_every_recording_rule_has_a_case_with_a_value_and_one_without() -> None:
+    seen: defaultdict[str, set[bool]] = defaultdict(set)
+    for test in cases():
+        for case in test.get("promql_expr_test", ()):
+            for name in re.findall(r"forebay:\w+:\w+", case["expr"]):
+                seen[name].add(bool(case["exp_samples"]))
+    records = [rule["record"] for rule in rules() if "record" in rule]
+    assert [name for name in records if seen[name] != {True, False}] == []
+
+
+def test_every_alert_says_how_bad_it_is_what_is_the_matter_and_where_to_read_on() -> None:
+    assert {rule["alert"] for rule in alert_rules()} == ALERTS
+    for rule in alert_rules():
+        assert rule["labels"]["severity"] in {"page", "ticket"}, rule["alert"]
+        assert re.fullmatch(r"\d+m", rule["for"]), rule["alert"]
+        notes = rule["annotations"]
+        assert set(notes) == {"summary", "description", "runbook_url"}, rule["alert"]
+        assert notes["summary"].startswith("{{ $labels.pool }}: "), rule["alert"]
+        # The cases leave these out, so they must not depend on anything.
+        assert "{{" not in notes["description"] + notes["runbook_url"], rule["alert"]
+        assert notes["runbook_url"] == f"docs/runbooks/{rule['alert']}.md"
+
+
+def test_recording_rules_are_named_by_level_metric_and_operation() -> None:
+    names = [rule["record"] for rule in rules() if "record" in rule]
+    assert [name for name in names if not re.fullmatch(r"forebay:[a-z0-9_]+:[a-z0-9_]+", name)] == []
+    assert len(names) == len(set(names))
