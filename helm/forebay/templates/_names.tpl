@@ -1,0 +1,95 @@
+{{/*
+Names and labels.
+*/}}
+
+{{- define "forebay.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "forebay.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The name of an object: (list $ "worker" "qwen"). At most 52 characters, with a hash in place of what is cut off: what a
+CronJob may have, and what leaves room for keda-hpa- before it and a pod's suffix behind it.
+*/}}
+{{- define "forebay.name" -}}
+{{- $name := include "forebay.fullname" (first .) -}}
+{{- range rest . -}}{{- $name = printf "%s-%s" $name . -}}{{- end -}}
+{{- if gt (len $name) 52 -}}
+{{- $name = printf "%s-%s" ($name | trunc 43 | trimSuffix "-") ($name | sha256sum | trunc 8) -}}
+{{- end -}}
+{{- $name -}}
+{{- end -}}
+
+{{/*
+What selects the pods of a component: (list $ "worker" "qwen"). The last may be left out.
+*/}}
+{{- define "forebay.selectorLabels" -}}
+{{- $root := first . -}}
+app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- if gt (len .) 1 }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+{{- if gt (len .) 2 }}
+forebay/pool: {{ index . 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The labels of a component's pods. No versions: a new chart alone would restart them all.
+*/}}
+{{- define "forebay.podLabels" -}}
+{{- $root := first . -}}
+{{ include "forebay.selectorLabels" . }}
+app.kubernetes.io/part-of: forebay
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+All labels of a component: (list $ "worker" "qwen").
+*/}}
+{{- define "forebay.labels" -}}
+{{- $root := first . -}}
+{{ include "forebay.podLabels" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ include "forebay.chart" $root }}
+{{- end -}}
+
+{{- define "forebay.serviceAccount" -}}
+{{- if .Values.serviceAccount.name -}}
+{{- .Values.serviceAccount.name -}}
+{{- else -}}
+{{- ternary (include "forebay.fullname" .) "default" .Values.serviceAccount.create -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+An image: (dict "root" $ "image" ...). A digest beats a tag; the tag is the chart's appVersion unless given.
+*/}}
+{{- define "forebay.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The port of a URL.
+*/}}
+{{- define "forebay.urlPort" -}}
+{{- $url := urlParse . -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{- if $port -}}{{- $port -}}{{- else -}}{{- ternary "443" "80" (eq $url.scheme "https") -}}{{- end -}}
+{{- end -}}

@@ -1,0 +1,135 @@
+{{/*
+The pools and what follows from their values.
+*/}}
+
+{{/*
+The pools as JSON, name -> values: what the pool says over what poolDefaults says, checked.
+*/}}
+{{- define "forebay.pools" -}}
+{{- $root := . -}}
+{{- $pools := dict -}}
+{{- range $key, $given := default (dict "default" dict) .Values.pools -}}
+{{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (default dict $given)) -}}
+{{- $_ := set $pool "key" $key -}}
+{{- $_ := set $pool "name" (default $key $pool.name) -}}
+{{- $_ := set $pool "image" (mergeOverwrite (deepCopy $root.Values.image.worker) (include "forebay.given" $pool.image | fromJson)) -}}
+{{- $_ := set $pool "toml" (include "forebay.toml" $pool | fromJson) -}}
+{{- include "forebay.checkPool" (list $root $pool) -}}
+{{- $_ := set $pools $key $pool -}}
+{{- end -}}
+{{- $pools | toJson -}}
+{{- end -}}
+
+{{/*
+The entries of a map that are not empty, as JSON. A digest takes the place of a tag that stands beneath it.
+*/}}
+{{- define "forebay.given" -}}
+{{- $given := dict -}}
+{{- range $name, $value := . -}}{{- if $value -}}{{- $_ := set $given $name $value -}}{{- end -}}{{- end -}}
+{{- if and $given.tag (not $given.digest) -}}{{- $_ := set $given "digest" "" -}}{{- end -}}
+{{- $given | toJson -}}
+{{- end -}}
+
+{{/*
+The settings in a pool's config, as JSON.
+*/}}
+{{- define "forebay.toml" -}}
+{{- $toml := dict -}}
+{{- if .config -}}
+{{- $toml = fromToml .config -}}
+{{- if hasKey $toml "Error" -}}
+{{- fail (printf "pools.%s.config is not TOML: %s" .key (get $toml "Error")) -}}
+{{- end -}}
+{{- end -}}
+{{- $toml | toJson -}}
+{{- end -}}
+
+{{- define "forebay.checkPool" -}}
+{{- $root := index . 0 -}}
+{{- $pool := index . 1 -}}
+{{- $where := printf "pools.%s" $pool.key -}}
+{{- $hasUrl := ne $pool.backend.url "" -}}
+{{- if and $pool.handler $hasUrl -}}
+{{- fail (printf "%s has both backend.url and handler: a worker has one of them; with a handler, give backend.url: \"\"" $where) -}}
+{{- end -}}
+{{- if not (or $pool.handler $hasUrl) -}}
+{{- fail (printf "%s has neither backend.url nor handler: give the engine's URL, or module:function" $where) -}}
+{{- end -}}
+{{- range $name := list "backend_url" "handler" "backend_api_key" "drain_seconds" "bootstrap_servers" "pool" "kafka_properties" "worker_id" "ops_host" "ops_port" "gpu" "gpu_devices" "gpu_prometheus_url" "gpu_prometheus_query" -}}
+{{- if hasKey $pool.toml $name -}}
+{{- fail (printf "%s.config sets %s, which has a value of its own in the chart: take that line out" $where $name) -}}
+{{- end -}}
+{{- end -}}
+{{- $partitions := int $pool.partitions -}}
+{{- if eq $pool.autoscaling.kind "none" -}}
+{{- if gt (int $pool.replicas) $partitions -}}
+{{- fail (printf "%s.replicas is %d, above its %d partitions: the others would have nothing to read; give more partitions or fewer replicas" $where (int $pool.replicas) $partitions) -}}
+{{- end -}}
+{{- else -}}
+{{- $max := include "forebay.replicasMax" $pool | int -}}
+{{- if gt (int $pool.autoscaling.minReplicas) $max -}}
+{{- fail (printf "%s.autoscaling.minReplicas is %d, above the %d that maxReplicas, partitions and the backend allow; see docs/scaling.md" $where (int $pool.autoscaling.minReplicas) $max) -}}
+{{- end -}}
+{{- if and (eq $pool.autoscaling.kind "hpa") (lt (int $pool.autoscaling.minReplicas) 1) -}}
+{{- fail (printf "%s.autoscaling.minReplicas is 0: an HPA cannot start from nothing; give 1, or kind: keda" $where) -}}
+{{- end -}}
+{{- if and (not $root.Values.exporter.enabled) (not (and (eq $pool.autoscaling.kind "hpa") (eq $pool.autoscaling.hpa.metric "cpu"))) -}}
+{{- fail (printf "%s.autoscaling.kind is %s, which reads the exporter's forebay_deadline_risk_ratio: give exporter.enabled: true" $where $pool.autoscaling.kind) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+A worker setting: of `settings`, else of `config`, else the default: (list $pool "limit_max" 256).
+*/}}
+{{- define "forebay.setting" -}}
+{{- $pool := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- if hasKey $pool.settings $name -}}
+{{- get $pool.settings $name -}}
+{{- else if hasKey $pool.toml $name -}}
+{{- get $pool.toml $name -}}
+{{- else -}}
+{{- index . 2 -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+How many requests the pool's backend takes at most: limit_max of all its workers together, 256 unless set.
+*/}}
+{{- define "forebay.backendRequestsMax" -}}
+{{- include "forebay.setting" (list . "limit_max" 256) -}}
+{{- end -}}
+
+{{/*
+The most workers that make sense: maxReplicas, but
+- no more than the pool's partitions, since a worker without a partition reads nothing; and
+- no more than the backend has work for: they share what it takes (limit_max), and each needs requestsPerWorkerMin of it.
+  A handler runs in the worker, so that more workers do more.
+*/}}
+{{- define "forebay.replicasMax" -}}
+{{- $max := min (int .autoscaling.maxReplicas) (int .partitions) -}}
+{{- if not .handler -}}
+{{- $max = min $max (max 1 (div (include "forebay.backendRequestsMax" . | float64 | int) (int .autoscaling.requestsPerWorkerMin))) -}}
+{{- end -}}
+{{- $max -}}
+{{- end -}}
+
+{{/*
+The pool of a job or the gateway: (list $ "jobs.x" "qwen"); it may be left out where there is one pool.
+*/}}
+{{- define "forebay.onePool" -}}
+{{- $pools := include "forebay.pools" (index . 0) | fromJson -}}
+{{- $where := index . 1 -}}
+{{- $key := index . 2 -}}
+{{- if not $key -}}
+{{- if ne (len $pools) 1 -}}
+{{- fail (printf "%s.pool is missing: give one of %s" $where (keys $pools | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- $key = keys $pools | first -}}
+{{- end -}}
+{{- if not (hasKey $pools $key) -}}
+{{- fail (printf "%s.pool is %s, which is no pool: give one of %s" $where $key (keys $pools | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- (get $pools $key).name -}}
+{{- end -}}

@@ -1,0 +1,167 @@
+"""What the chart renders: Kubernetes takes it, and Forebay's own commands and settings know what it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from chart.rendered import CHART, EXAMPLES, ROOT, Manifest, pods, render, run_helm
+from chart.strict import validate
+from forebay_producer import cli as forebay
+from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES
+from forebay_worker import cli as forebay_worker
+
+VERSIONS = ("1.29", "1.31", "1.34", "1.37")
+VALUES: dict[str, list[str | Path]] = {"defaults": [], **{name: ["--values", path] for name, path in EXAMPLES.items()}}
+# It is prepared in the chart alone.
+NOT_YET_THERE = {"gateway", "exporter"}
+
+
+@pytest.fixture(scope="module")
+def rendered(helm: Path) -> dict[str, list[Manifest]]:
+    """All objects, with the default values and with each example's."""
+    return {name: render(helm, *arguments) for name, arguments in VALUES.items()}
+
+
+def test_helm_lint_has_nothing_to_say(helm: Path) -> None:
+    for arguments in VALUES.values():
+        done = run_helm(helm, "lint", "--strict", CHART, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "[WARNING]" not in done.stdout
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_and_the_operators_take_every_object(rendered: dict[str, list[Manifest]], version: str) -> None:
+    for manifests in rendered.values():
+        validate(manifests, version)
+
+
+def test_the_examples_have_every_kind_that_the_chart_has(rendered: dict[str, list[Manifest]]) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.yaml")]
+    kinds = {kind for text in texts for kind in re.findall(r"^kind: (\w+)$", text, re.MULTILINE)}
+    assert kinds - {manifest["kind"] for manifests in rendered.values() for manifest in manifests} == set()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_variable_is_a_setting(rendered: dict[str, list[Manifest]], name: str) -> None:
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    for owner, pod in pods(rendered[name]).items():
+        for container in pod["containers"]:
+            names = [variable["name"] for variable in container["env"]]
+            ours = {each for each in names if each.startswith(ENV_PREFIX)}
+            assert len(names) == len(set(names)), f"{owner} sets a variable twice"
+            assert ours - KNOWN_VARIABLES - {"FOREBAY_EXPORTER_PORT"} == set(), owner
+            assert {each for each in ours if f"`{each}`" not in text} - {
+                "FOREBAY_GATEWAY_PORT",
+                "FOREBAY_EXPORTER_PORT",
+            } == set(), owner
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_commands_know_their_words(rendered: dict[str, list[Manifest]], name: str) -> None:
+    for owner, pod in pods(rendered[name]).items():
+        for container in pod["containers"]:
+            words = container["args"]
+            if words[0] in NOT_YET_THERE:
+                continue
+            worker = container["name"] in {"worker", "doctor"}
+            try:
+                parse(forebay_worker.app if worker else forebay.app, words)
+            except Exception as error:
+                raise AssertionError(f"{owner}: {' '.join(words)}: {error}") from error
+
+
+def parse(app: typer.Typer, words: list[str]) -> None:
+    """Lets the command's own parser read the words."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("forebay", list(words))
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_pod_is_locked_down(rendered: dict[str, list[Manifest]], name: str) -> None:
+    for owner, pod in pods(rendered[name]).items():
+        assert pod["automountServiceAccountToken"] is False, owner
+        assert pod["securityContext"]["runAsNonRoot"] is True, owner
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, owner
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, owner
+            assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"], owner  # noqa: S108
+            assert "nvidia.com/gpu" not in json.dumps(container["resources"]), owner
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_selectors_select_their_own_pods_alone(rendered: dict[str, list[Manifest]], name: str) -> None:
+    deployments = [each for each in rendered[name] if each["kind"] == "Deployment"]
+    for one in deployments:
+        wanted = one["spec"]["selector"]["matchLabels"].items()
+        selected = [
+            each["metadata"]["name"]
+            for each in deployments
+            if wanted <= each["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert selected == [one["metadata"]["name"]]
+
+
+def test_names_stay_short_and_distinct_with_the_longest_names(helm: Path) -> None:
+    pools = [f"a-pool-with-quite-a-long-nam-{letter}" for letter in "ab"]
+    assert {len(name) for name in pools} == {30}
+    sets = ",".join(f"pools.{name}.autoscaling.kind=keda" for name in pools)
+    manifests = render(
+        helm, "--set", sets, "--set", "podMonitor.enabled=true,dashboards.enabled=true", release="r" * 53
+    )
+    names = [(each["kind"], each["metadata"]["name"]) for each in manifests]
+    assert len(names) == len(set(names))
+    assert max(len(name) for kind, name in names if kind != "ServiceAccount") <= 52
+    labels = [value for each in manifests for value in each["metadata"]["labels"].values()]
+    assert max(map(len, labels)) <= 63
+
+
+def test_every_threshold_in_the_values_is_the_rules_own(helm: Path) -> None:
+    """The rule file stands by itself; with the default values the chart changes nothing in it."""
+    [rule] = [each for each in render(helm, "--set", "prometheusRule.enabled=true") if each["kind"] == "PrometheusRule"]
+    own = yaml.safe_load((CHART / "rules" / "forebay.yaml").read_text(encoding="utf-8"))
+    assert rule["spec"]["groups"] == own["groups"]
+
+
+def test_runbooks_and_labels_are_put_into_the_alerts(rendered: dict[str, list[Manifest]]) -> None:
+    [rule] = [each for each in rendered["many-pools"] if each["kind"] == "PrometheusRule"]
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    for alert in alerts:
+        expected = f"https://git.example.com/inference/forebay/blob/main/docs/runbooks/{alert['alert']}.md"
+        assert alert["annotations"]["runbook_url"] == expected
+        assert alert["labels"]["team"] == "inference"
+        assert alert["labels"]["severity"] in {"page", "ticket"}
+    core = next(each for each in alerts if each["alert"] == "ForebayEndToEndSlow")
+    assert "> 2.5\n" in core["expr"]
+    assert "(2.5s are promised)" in core["annotations"]["summary"]
+
+
+def test_an_example_s_notes_say_what_is_capped_and_what_is_missing(helm: Path) -> None:
+    done = run_helm(
+        helm, "install", "forebay", CHART, "--dry-run=client", "--values", EXAMPLES["many-pools"], "--hide-secret"
+    )
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "NOTE: pool qwen gets 16 workers at most, not 20" in notes
+    assert not re.search("WARNING", notes), notes
+
+
+def test_notes_warn_of_placeholders_and_of_the_gateway(helm: Path) -> None:
+    done = run_helm(helm, "install", "forebay", CHART, "--dry-run=client", "--set", "gateway.enabled=true")
+    notes = done.stdout.partition("NOTES:")[2]
+    for words in ("placeholder kafka:9092", "placeholder http://engine:8000", "has no gateway"):
+        assert words in notes, notes
