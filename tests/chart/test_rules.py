@@ -47,8 +47,10 @@ def key_of(rule: Rule) -> Key:
 
 def rule_of(alertname: str, labels: dict[str, str]) -> Rule:
     """The rule that an alert with these labels is of."""
-    own = {name: labels[name] for name in ("severity", "seen") if name in labels}
-    return next(rule for rule in alert_rules() if rule["alert"] == alertname and rule["labels"] == own)
+    named = [rule for rule in alert_rules() if rule["alert"] == alertname]
+    # The one with the most labels in common: another rule's may be a part of them.
+    fitting = [rule for rule in named if rule["labels"].items() <= labels.items()]
+    return max(fitting, key=lambda rule: len(rule["labels"]))
 
 
 def cases() -> list[dict[str, Any]]:
