@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from forebay_producer import metrics as producer_metrics
 from forebay_schemas.metrics import Described
 from forebay_worker import metrics as worker_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
-LISTS = {"The worker": worker_metrics.METRICS}
+LISTS = {
+    "The worker": worker_metrics.METRICS,
+    "The exporter": producer_metrics.EXPORTER_METRICS,
+}
 
 
 def rows_of(described: tuple[Described, ...]) -> list[str]:

@@ -108,6 +108,12 @@ class LivePool:
         [(partition, offset)] = reports.places.values()
         return Place(tier=tier, partition=partition, offset=offset)
 
+    def tell_workers(self, value: bytes, *, key: bytes) -> None:
+        """Writes a record of the coordination topic."""
+        reports = _Reports()
+        self._produce(self.topics.coordination, value, key, (), reports)
+        self._flush(reports)
+
     def results(self, request_ids: Iterable[str], *, seconds: float = PATIENCE_SECONDS) -> dict[str, Result]:
         """The first result of each of these ids, once all have one."""
         wanted = set(request_ids)

@@ -9,30 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
+from forebay_producer.offsets_reader import GroupOffsets, RecordTimes
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.kafka import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    make_admin,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
 from forebay_schemas.offsets_metadata import decode_metadata
-from forebay_schemas.passing import until_passed
-from forebay_schemas.permissions import Operation, is_denied, on_group
+from forebay_schemas.permissions import Operation
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import Pool
 
-# A head that has not come by then is left out of the age: its broker is away.
-_HEADS_SECONDS_MAX: Final = 5.0
-_POLL_SECONDS: Final = 0.1
-_REFUSED_SECONDS: Final = 1.5
-"""Without an answer until then, it is looked for what is in its way."""
+_CLIENT_ID: Final = "forebay-backlog"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,23 +90,14 @@ class BacklogReader:
     """Asks the brokers. Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
-        self._connection = connection
-        self._pool = pool
         self._clock = clock
-        admin = make_admin(connection, client_id="forebay-backlog")
+        admin = make_admin(connection, client_id=_CLIENT_ID)
         self._topics = TopicAdmin(admin, connection=connection)
         names = {tier: pool.requests(tier) for tier in TIERS}
         counts = require_topics(admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ)
         self._partitions = {tier: [(names[tier], number) for number in range(counts[names[tier]])] for tier in TIERS}
-        config = reader_config(connection, client_id="forebay-backlog") | {
-            # One record of each partition is all that is wanted.
-            "queued.min.messages": 1,
-            "auto.offset.reset": "earliest",
-        }
-        self._consumer = create_client(Consumer, config)
-        # They join nothing: an admin client could be asked the same, but one whose answer comes from a broker that no
-        # longer coordinates the group ends the process (librdkafka 2.16.1: segmentation fault or failed assertion).
-        self._groups = {tier: create_client(Consumer, config | {"group.id": pool.group(tier)}) for tier in TIERS}
+        self._times = RecordTimes(connection, clock=clock, client_id=_CLIENT_ID)
+        self._groups = {tier: GroupOffsets(connection, group=pool.group(tier), client_id=_CLIENT_ID) for tier in TIERS}
 
     def __enter__(self) -> Self:
         return self
@@ -128,20 +107,23 @@ class BacklogReader:
 
     def close(self) -> None:
         """Lets go of the brokers."""
-        for consumer in (self._consumer, *self._groups.values()):
-            consumer.close()
+        self._times.close()
+        for group in self._groups.values():
+            group.close()
 
     def sample(self) -> Sample:
         """The state of all partitions now."""
         # What is committed comes first, so that it is never beyond the end.
-        committed = {at: one for tier in TIERS for at, one in self._committed(tier).items()}
+        committed = {
+            at: one for tier in TIERS for at, one in self._groups[tier].committed(self._partitions[tier]).items()
+        }
         everything = [at for tier in TIERS for at in self._partitions[tier]]
         first = self._topics.offsets(everything, at=Edge.FIRST)
         end = self._topics.offsets(everything, at=Edge.END)
         return Sample(
             at_seconds=self._clock.monotonic(),
             tiers={
-                tier: tuple(_state(first[at], end[at], committed.get(at)) for at in self._partitions[tier])
+                tier: tuple(partition_state(first[at], end[at], committed.get(at)) for at in self._partitions[tier])
                 for tier in TIERS
             },
         )
@@ -157,7 +139,7 @@ class BacklogReader:
             for at, state in zip(self._partitions[tier], sample.tiers[tier], strict=True)
             if state.waiting
         }
-        times = self._times_at(heads)
+        times = self._times.at(heads)
         now_ms = self._clock.wall_ms()
         ages: dict[Tier, float | None] = {}
         for tier in TIERS:
@@ -165,55 +147,9 @@ class BacklogReader:
             ages[tier] = max(0.0, (now_ms - min(written)) / 1000) if written else None
         return ages
 
-    def _committed(self, tier: Tier) -> dict[tuple[str, int], TopicPartition]:
-        wanted = [TopicPartition(topic, number) for topic, number in self._partitions[tier]]
-        group = self._pool.group(tier)
-        consumer = self._groups[tier]
 
-        def ask() -> list[TopicPartition]:
-            try:
-                return consumer.committed(wanted, timeout=_REFUSED_SECONDS)
-            except KafkaException as error:
-                # One that may not see the group waits for its coordinator, and says why to whoever polls.
-                said = consumer.poll(0)
-                refusal = None if said is None else said.error()
-                if refusal is not None and is_denied(refusal):
-                    raise KafkaException(refusal) from None
-                if error.args[0].code() != KafkaError._TIMED_OUT:
-                    raise
-            return consumer.committed(wanted, timeout=METADATA_TIMEOUT_SECONDS - _REFUSED_SECONDS)
-
-        try:
-            found = until_passed()(ask)
-        except KafkaException as error:
-            doing = f"reading what group {group} has committed"
-            needs = on_group(Operation.DESCRIBE, group)
-            raise as_forebay_error(error.args[0], connection=self._connection, doing=doing, needs=needs) from None
-        return {(one.topic, one.partition): one for one in found if one.error is None and one.offset >= 0}
-
-    def _times_at(self, heads: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        if not heads:
-            return {}
-        self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in heads.items()])
-        times: dict[tuple[str, int], int] = {}
-        give_up_at = self._clock.monotonic() + _HEADS_SECONDS_MAX
-        while len(times) < len(heads) and self._clock.monotonic() < give_up_at:
-            message = self._consumer.poll(_POLL_SECONDS)
-            if message is None or message.error() is not None:
-                continue
-            topic, number = message.topic(), message.partition()
-            assert topic is not None
-            assert number is not None
-            if (topic, number) not in times:
-                times[topic, number] = message.timestamp()[1]
-                self._consumer.pause([TopicPartition(topic, number)])
-        # A pause outlives the assignment it was made in.
-        self._consumer.resume([TopicPartition(topic, number) for topic, number in times])
-        self._consumer.unassign()
-        return times
-
-
-def _state(first: int, end: int, committed: TopicPartition | None) -> PartitionState:
+def partition_state(first: int, end: int, committed: TopicPartition | None) -> PartitionState:
+    """What the offsets and the commit say."""
     if committed is None:
         return PartitionState(first=first, end=end, committed=None, finished_beyond=0)
     metadata = decode_metadata(committed.offset, committed.metadata)

@@ -6,7 +6,16 @@ import gc
 
 import typer
 
-from forebay_producer import cli_backlog, cli_control, cli_dead_letters, cli_doctor, cli_results, cli_submit, cli_topics
+from forebay_producer import (
+    cli_backlog,
+    cli_control,
+    cli_dead_letters,
+    cli_doctor,
+    cli_exporter,
+    cli_results,
+    cli_submit,
+    cli_topics,
+)
 
 app = typer.Typer(
     name="forebay",
@@ -21,6 +30,7 @@ cli_results.add_to(app)
 cli_backlog.add_to(app)
 cli_control.add_to(app)
 cli_doctor.add_to(app)
+cli_exporter.add_to(app)
 app.add_typer(cli_dead_letters.app, name="dead-letters")
 
 

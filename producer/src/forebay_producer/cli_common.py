@@ -80,9 +80,10 @@ _COMMON: Final[Mapping[str, Any]] = {
 
 
 def command(
-    app: typer.Typer, name: str, *, output: Output = Output.TABLE
+    app: typer.Typer, name: str, *, output: Output | None = Output.TABLE
 ) -> Callable[[Callable[Concatenate[Session, _CommandOptions], None]], Callable[..., None]]:
-    """Registers a command with its own options and the common ones; ``output`` is how it prints unless told.
+    """Registers a command with its own options and the common ones; ``output`` is how it prints unless told, None for
+    one that prints nothing. An option of its own replaces the common one of the same name.
 
     A parameter whose type is a dataclass stands for one option per field of it, so that commands can share options. A
     ``ForebayError`` becomes ``error: message`` and its exit code.
@@ -91,12 +92,13 @@ def command(
     def register(function: Callable[Concatenate[Session, _CommandOptions], None]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         own = list(inspect.signature(function).parameters.values())[1:]
+        common = {name: option for name, option in _COMMON.items() if all(name != each.name for each in own)}
         blocks = {each.name: hints[each.name] for each in own if dataclasses.is_dataclass(hints[each.name])}
 
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> None:
-            flags = {option: options.pop(option) for option in _COMMON}
-            chosen = options.pop("output")
+            flags = {option: options.pop(option) for option in common}
+            chosen = options.pop("output", Output.JSON)
             for option, block in blocks.items():
                 options[option] = block(**{field.name: options.pop(field.name) for field in dataclasses.fields(block)})
             try:
@@ -127,8 +129,11 @@ def command(
             else:
                 annotations[parameter.name] = hints[parameter.name]
                 defaults[parameter.name] = parameter.default
-        annotations |= {**_COMMON, "output": Annotated[Output, typer.Option(help="How to print.")]}
-        defaults |= {**dict.fromkeys(_COMMON), "output": output}
+        annotations |= common
+        defaults |= dict.fromkeys(common)
+        if output is not None:
+            annotations["output"] = Annotated[Output, typer.Option(help="How to print.")]
+            defaults["output"] = output
         run.__annotations__ = annotations | {"return": None}
         run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [

@@ -21,3 +21,8 @@ class ProducerSettings(CommonSettings):
     delivery_timeout_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="Seconds a request may wait for a broker's acknowledgement, 30 say"
     )
+    exporter_host: str = Field(
+        default="0.0.0.0",  # noqa: S104 - probes and Prometheus come from outside the pod
+        description="forebay exporter: the address that /livez, /readyz and /metrics listen on",
+    )
+    exporter_port: int = Field(default=8082, ge=0, le=65535, description="forebay exporter: their port; 0 = pick one")

@@ -21,6 +21,7 @@ class Role(StrEnum):
     SUBMIT = "forebay submit"
     RESULTS = "forebay results"
     BACKLOG = "forebay backlog"
+    EXPORTER = "forebay exporter"
     CONTROL = "forebay cancel, expedite"
     DEAD_LETTERS = "forebay dead-letters"
     TOPICS = "forebay topics"
@@ -74,6 +75,12 @@ ACLS: Final = (
     _topic(Role.BACKLOG, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
     _groups(Role.BACKLOG, _D, "looks at what the workers have committed"),
     _reader(Role.BACKLOG),
+    _topic(Role.EXPORTER, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
+    _topic(Role.EXPORTER, (_D,), "retry.", "looks at ends"),
+    _topic(Role.EXPORTER, (_D,), "dead-letter", "looks at ends"),
+    _topic(Role.EXPORTER, (_R,), "coordination", "hears which workers there are, and what they can do"),
+    _groups(Role.EXPORTER, _D, "looks at what the workers have committed"),
+    _reader(Role.EXPORTER),
     _topic(Role.CONTROL, (_W,), "control", "writes cancels and expedites"),
     _topic(Role.CONTROL, (_R,), "coordination", "hears what the workers answer"),
     _reader(Role.CONTROL),

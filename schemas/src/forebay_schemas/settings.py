@@ -46,6 +46,8 @@ KNOWN_VARIABLES: Final = frozenset(
         "CODEC",
         "DELIVERY_TIMEOUT_SECONDS",
         "GATEWAY_PORT",
+        "EXPORTER_HOST",
+        "EXPORTER_PORT",
         # worker
         "BACKEND_URL",
         "BACKEND_API_KEY",

@@ -28,6 +28,13 @@ DEFAULT_PRIORITY: dict[Tier, int] = {Tier.HIGH: 8, Tier.MID: 5, Tier.LOW: 1}
 DEFAULT_TTL_MS: dict[Tier, int] = {Tier.HIGH: 5_000, Tier.MID: 30_000, Tier.LOW: 86_400_000}
 """How long a request that names no deadline may take, in milliseconds from its first enqueue."""
 
+ALLOWED_WAIT_SECONDS: Final[dict[Tier, float]] = {
+    Tier.HIGH: 3.0,
+    Tier.MID: 0.6 * DEFAULT_TTL_MS[Tier.MID] / 1000,
+    Tier.LOW: 0.6 * DEFAULT_TTL_MS[Tier.LOW] / 1000,
+}
+"""How long a request may wait before it starts: what is left of the default deadline is for its execution."""
+
 TTL_MS_MAX: Final = 7 * 86_400_000
 """The latest a deadline may lie after the first enqueue, in milliseconds. The topics keep a request a day longer, so
 that it is still there to be reported when it expires."""

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
 from forebay_worker.work import Work
 
-TOLERATED_SECONDS: Final[Mapping[Tier, float]] = {Tier.HIGH: 3.0, Tier.MID: 0.6 * DEFAULT_TTL_MS[Tier.MID] / 1000}
-"""How long a tier's requests may wait. Low has no bound: it is there to wait."""
+TOLERATED_SECONDS: Final[Mapping[Tier, float]] = {tier: ALLOWED_WAIT_SECONDS[tier] for tier in (Tier.HIGH, Tier.MID)}
+"""How long a tier's requests may wait before others are shed. Nothing is shed for low: it is there to wait."""
 
 UP_SHARE: Final = 0.7
 """Of what is tolerated, from where it goes up."""

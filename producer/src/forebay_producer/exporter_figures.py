@@ -1,0 +1,138 @@
+"""What the exporter says of a pool, made of what it read: backlog, capacity, and how near its deadlines each tier is.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forebay_producer.backlog import PartitionState
+from forebay_schemas.coordination import Capacity
+from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
+
+RISK_MAX: Final = 100.0
+"""An autoscaler cannot count with infinity, and would never need a hundred times what runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierReading:
+    """A tier's partitions as they were read. ``oldest_age_seconds``: None when nothing waits, or its age is unknown."""
+
+    requests: tuple[PartitionState, ...]
+    retries: tuple[PartitionState, ...]
+    oldest_age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierFigures:
+    """``wait_seconds``: until a request that came now would start; None while nobody can tell, infinite without a
+    worker. ``risk``: that wait by the allowed one, 0 to `RISK_MAX`."""
+
+    backlog_records: int
+    retry_backlog_records: int
+    oldest_age_seconds: float
+    enqueued: int
+    dequeued: int
+    partitions: int
+    wait_seconds: float | None
+    risk: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFigures:
+    """``rate``: requests a second that the workers can serve at their limits; None while nobody can tell."""
+
+    tiers: Mapping[Tier, TierFigures]
+    dead_lettered: int
+    workers: int
+    limit_requests: int
+    rate: float | None
+
+
+def serving_rate(workers: Iterable[Capacity]) -> float | None:
+    """Requests a second that the workers can serve at their limits; 0 without workers, None before the first answer.
+
+    By Little's law: what a worker may have in flight over the time that a request takes there. One that has answered
+    nothing yet is taken for as fast as the others.
+    """
+    working = [each for each in workers if not each.draining]
+    times = [each.service_seconds for each in working if each.service_seconds]
+    if not working:
+        return 0.0
+    if not times:
+        return None
+    mean_seconds = sum(times) / len(times)
+    return sum(each.share_requests / (each.service_seconds or mean_seconds) for each in working)
+
+
+def figures_of(
+    tiers: Mapping[Tier, TierReading],
+    *,
+    dead_lettered: int,
+    workers: Collection[Capacity],
+    heard_all: bool,
+    before: PoolFigures | None,
+) -> PoolFigures:
+    """All figures of a pool. ``workers``: the last that was heard of each; ``heard_all``: whether there is no other.
+
+    ``before``: the last figures. What only grows does so, though a commit may know less of what is finished beyond it
+    than the one before: Prometheus would take a small step down for a new start from 0, and the rest for growth.
+    """
+    rate = serving_rate(workers) if workers or heard_all else None
+    figures: dict[Tier, TierFigures] = {}
+    ahead = 0
+    for tier in TIERS:
+        reading, old = tiers[tier], None if before is None else before.tiers[tier]
+        enqueued = sum(state.end for state in reading.requests)
+        dequeued = sum(state.done for state in reading.requests)
+        # An end falls by a little when a broker that had not all of it becomes the leader.
+        made_anew = old is not None and 2 * enqueued < old.enqueued
+        states = (*reading.requests, *reading.retries)
+        # What runs waits for nobody.
+        ahead += sum(max(0, state.waiting - state.running) for state in states)
+        backlog = sum(state.waiting for state in reading.requests)
+        age_seconds = (reading.oldest_age_seconds or 0.0) if backlog else 0.0
+        wait_seconds = _wait_seconds(ahead, rate)
+        figures[tier] = TierFigures(
+            backlog_records=backlog,
+            retry_backlog_records=sum(state.waiting for state in reading.retries),
+            oldest_age_seconds=age_seconds,
+            enqueued=grown(enqueued, None if old is None else old.enqueued, made_anew=made_anew),
+            dequeued=grown(dequeued, None if old is None else old.dequeued, made_anew=made_anew),
+            partitions=len(reading.requests),
+            wait_seconds=wait_seconds,
+            # Nobody can tell while the first requests run: so long they have waited, at least.
+            risk=_risk(age_seconds if wait_seconds is None else wait_seconds, tier),
+        )
+    return PoolFigures(
+        tiers=figures,
+        dead_lettered=grown(
+            dead_lettered,
+            None if before is None else before.dead_lettered,
+            made_anew=before is not None and 2 * dead_lettered < before.dead_lettered,
+        ),
+        workers=len(workers),
+        limit_requests=sum(each.share_requests for each in workers if not each.draining),
+        rate=rate,
+    )
+
+
+def grown(now: int, before: int | None, *, made_anew: bool) -> int:
+    """A counter's next value: it only grows, but for topics that were made anew."""
+    return now if before is None or made_anew else max(now, before)
+
+
+def _wait_seconds(ahead: int, rate: float | None) -> float | None:
+    if not ahead:
+        return 0.0
+    if rate is None:
+        return None
+    return ahead / rate if rate else math.inf
+
+
+def _risk(wait_seconds: float, tier: Tier) -> float:
+    return min(RISK_MAX, wait_seconds / ALLOWED_WAIT_SECONDS[tier])

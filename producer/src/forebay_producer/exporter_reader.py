@@ -1,0 +1,166 @@
+"""What the exporter asks the brokers for: the offsets of a pool's topics, and which workers are heard. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from forebay_producer.backlog import PartitionState, partition_state
+from forebay_producer.exporter_figures import TierReading
+from forebay_producer.offsets_reader import At, GroupOffsets, RecordTimes
+from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_schemas.clock import Clock
+from forebay_schemas.coordination import Capacity, decode_capacity
+from forebay_schemas.kafka import KafkaConnection, create_client, make_admin, reader_config, require_topics
+from forebay_schemas.permissions import Operation
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+
+CLIENT_ID: Final = "forebay-exporter"
+
+GONE_SECONDS: Final = 15.0
+"""A worker speaks once a second; one that was not heard for so long is gone."""
+
+
+class Brokers:
+    """What all pools are read with. Must be closed."""
+
+    def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
+        self.connection = connection
+        self.clock = clock
+        self.admin: AdminClient = make_admin(connection, client_id=CLIENT_ID)
+        self.topics = TopicAdmin(self.admin, connection=connection)
+        self.times = RecordTimes(connection, clock=clock, client_id=CLIENT_ID)
+        self.followed = WorkersHeard(connection, clock=clock)
+
+    def close(self) -> None:
+        """Lets go of the brokers."""
+        self.times.close()
+        self.followed.close()
+
+
+class PoolReader:
+    """One pool. Made without a look at the brokers; must be closed."""
+
+    def __init__(self, brokers: Brokers, *, pool: Pool) -> None:
+        self.pool = pool
+        self._brokers = brokers
+        self._requests = {tier: [pool.requests(tier)] for tier in TIERS}
+        self._retries = {tier: [pool.retry(tier, delay) for delay in RETRY_DELAYS_SECONDS] for tier in TIERS}
+        self._groups = {
+            group: GroupOffsets(brokers.connection, group=group, client_id=CLIENT_ID)
+            for group in (*(pool.group(tier) for tier in TIERS), pool.retry_group)
+        }
+        self._heads: dict[At, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        """Lets go of the brokers."""
+        for group in self._groups.values():
+            group.close()
+
+    def read(self) -> tuple[dict[Tier, TierReading], int]:
+        """Each tier as it is now, and how many dead letters there have been.
+
+        Asks each time which topics and partitions there are: they may come to be more. Raises ``TopicMissingError``,
+        ``BrokerUnreachableError``, ``KafkaFailedError``.
+        """
+        pool, brokers = self.pool, self._brokers
+        names = [
+            *(pool.requests(tier) for tier in TIERS),
+            *pool.retries,
+            pool.dead_letter,
+            pool.coordination,
+        ]
+        counts = require_topics(
+            brokers.admin, names, connection=brokers.connection, pool=pool.name, operation=Operation.READ
+        )
+        brokers.followed.follow(pool, _partitions([pool.coordination], counts))
+        requests = {tier: _partitions(self._requests[tier], counts) for tier in TIERS}
+        retries = {tier: _partitions(self._retries[tier], counts) for tier in TIERS}
+        # What is committed comes first, so that it is never beyond the end.
+        committed = self._groups[pool.retry_group].committed([at for tier in TIERS for at in retries[tier]])
+        for tier in TIERS:
+            committed |= self._groups[pool.group(tier)].committed(requests[tier])
+        consumed = [at for tier in TIERS for at in (*requests[tier], *retries[tier])]
+        dead_letters = _partitions([pool.dead_letter], counts)
+        first = brokers.topics.offsets(consumed, at=Edge.FIRST)
+        end = brokers.topics.offsets([*consumed, *dead_letters], at=Edge.END)
+        states = {at: partition_state(first[at], end[at], committed.get(at)) for at in consumed}
+        ages = self._ages_seconds({at: states[at] for tier in TIERS for at in requests[tier]})
+        tiers = {
+            tier: TierReading(
+                requests=tuple(states[at] for at in requests[tier]),
+                retries=tuple(states[at] for at in retries[tier]),
+                oldest_age_seconds=max((ages[at] for at in requests[tier] if at in ages), default=None),
+            )
+            for tier in TIERS
+        }
+        return tiers, sum(end[at] for at in dead_letters)
+
+    def _ages_seconds(self, states: Mapping[At, PartitionState]) -> dict[At, float]:
+        """Of each partition's oldest record that is not finished, by its timestamp and this machine's clock."""
+        heads = {at: state.head for at, state in states.items() if state.waiting}
+        known = {at: self._heads[at] for at, head in heads.items() if at in self._heads and self._heads[at][0] == head}
+        times = self._brokers.times.at({at: head for at, head in heads.items() if at not in known})
+        self._heads = known | {at: (heads[at], written_ms) for at, written_ms in times.items()}
+        now_ms = self._brokers.clock.wall_ms()
+        return {at: max(0.0, (now_ms - written_ms) / 1000) for at, (_, written_ms) in self._heads.items()}
+
+
+class WorkersHeard:
+    """Follows the coordination topics of all pools, from now on. Must be closed."""
+
+    def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
+        self._clock = clock
+        self._consumer = create_client(Consumer, reader_config(connection, client_id=CLIENT_ID))
+        self._followed: dict[Pool, list[At]] = {}
+        self._pools: dict[str, Pool] = {}
+        self._since: dict[Pool, float] = {}
+        self._heard: dict[Pool, dict[str, tuple[float, Capacity]]] = {}
+
+    def close(self) -> None:
+        """Lets go of the brokers."""
+        self._consumer.close()
+
+    def follow(self, pool: Pool, partitions: list[At]) -> None:
+        """Follows these from now on, if it does not yet."""
+        if self._followed.get(pool) == partitions:
+            return
+        new = [at for at in partitions if at not in self._followed.get(pool, [])]
+        self._followed[pool] = partitions
+        self._pools[pool.coordination] = pool
+        self.start_over(pool)
+        self._consumer.incremental_assign([TopicPartition(*at, OFFSET_END) for at in new])
+
+    def start_over(self, pool: Pool) -> None:
+        """Who was not heard lately may have spoken all the same: the pool could not be read."""
+        self._since[pool] = self._clock.monotonic()
+        self._heard[pool] = {}
+
+    def listened_seconds(self, pool: Pool) -> float:
+        """How long the pool has been listened to."""
+        now = self._clock.monotonic()
+        return now - self._since.get(pool, now)
+
+    def poll(self, seconds: float) -> None:
+        """Takes in the next record, or waits so long for one."""
+        message = self._consumer.poll(seconds)
+        if message is None or message.error() is not None:
+            return
+        pool = self._pools.get(message.topic() or "")
+        capacity = decode_capacity(message.value())
+        if pool is not None and capacity is not None:
+            self._heard[pool][capacity.worker] = (self._clock.monotonic(), capacity)
+
+    def workers(self, pool: Pool) -> list[Capacity]:
+        """The last that was heard of each worker that is not gone."""
+        oldest = self._clock.monotonic() - GONE_SECONDS
+        self._heard[pool] = {name: known for name, known in self._heard[pool].items() if known[0] >= oldest}
+        return [capacity for _, capacity in self._heard[pool].values()]
+
+
+def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[At]:
+    return [(topic, number) for topic in topics for number in range(counts[topic])]

@@ -1,0 +1,84 @@
+"""Every metric of the producer's side: what the client library counts, and what `forebay exporter` tells of pools.
+
+Each also carries the label ``pool``. Labels have few values: tiers and reasons; never a tenant, a model or a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import Metric
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.metrics import Sheet, counter, gauge
+from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, DEFAULT_TTL_MS
+
+if TYPE_CHECKING:
+    from forebay_producer.exporter import PoolState
+
+EXPORTER_METRICS: Final = (
+    gauge("forebay_backlog_records", "Requests that are not finished: waiting or being worked on", "tier"),
+    gauge("forebay_retry_backlog_records", "Failed requests that wait to be tried again", "tier"),
+    gauge("forebay_oldest_age_seconds", "Age of the oldest request that is not finished; 0 without any", "tier"),
+    counter("forebay_enqueued_total", "Requests that were written, since the topics were made", "tier"),
+    counter("forebay_dequeued_total", "Requests that the workers have done with", "tier"),
+    gauge("forebay_partitions", "Partitions of the tier's topic: as many workers can share it at most", "tier"),
+    gauge("forebay_backlog_wait_seconds", "Until a new request would start; +Inf without a worker", "tier"),
+    gauge("forebay_allowed_wait_seconds", "How long one may wait", "tier"),
+    gauge("forebay_tier_deadline_seconds", "The deadline of requests that name none", "tier"),
+    gauge("forebay_deadline_risk_ratio", "The wait of a new request by the allowed one, 100 at most", "tier"),
+    counter("forebay_dead_lettered_total", "Dead letters that were written, since the topic was made"),
+    gauge("forebay_workers", "Workers that were heard within 15 s"),
+    gauge("forebay_pool_limit_requests", "How many requests they may have in flight, all together"),
+    gauge("forebay_pool_rate", "Requests a second that they can serve at their limits; none before the first answer"),
+    gauge("forebay_exporter_up", "1 while the pool can be read"),
+    gauge("forebay_exporter_age_seconds", "Age of the last reading; none before the first"),
+)
+
+
+class ExporterCollector:
+    """Shows the last reading of each pool. One older than ``stale_seconds`` is not shown, but for its age."""
+
+    def __init__(self, states: Callable[[], Mapping[str, PoolState]], *, clock: Clock, stale_seconds: float) -> None:
+        self._states = states
+        self._clock = clock
+        self._stale_seconds = stale_seconds
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not call `collect`."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        sheet = Sheet(EXPORTER_METRICS)
+        now = self._clock.monotonic()
+        for pool, state in self._states().items():
+            sheet.add(pool, "forebay_exporter_up", state.trouble is None)
+            if state.read_at is not None:
+                sheet.add(pool, "forebay_exporter_age_seconds", now - state.read_at)
+                if now - state.read_at <= self._stale_seconds:
+                    _add_figures(sheet, pool, state)
+        yield from sheet.families()
+
+
+def _add_figures(sheet: Sheet, pool: str, state: PoolState) -> None:
+    figures = state.figures
+    assert figures is not None
+    for tier, of_tier in figures.tiers.items():
+        for name, value in (
+            ("forebay_backlog_records", of_tier.backlog_records),
+            ("forebay_retry_backlog_records", of_tier.retry_backlog_records),
+            ("forebay_oldest_age_seconds", of_tier.oldest_age_seconds),
+            ("forebay_enqueued_total", of_tier.enqueued),
+            ("forebay_dequeued_total", of_tier.dequeued),
+            ("forebay_partitions", of_tier.partitions),
+            ("forebay_backlog_wait_seconds", of_tier.wait_seconds),
+            ("forebay_allowed_wait_seconds", ALLOWED_WAIT_SECONDS[tier]),
+            ("forebay_tier_deadline_seconds", DEFAULT_TTL_MS[tier] / 1000),
+            ("forebay_deadline_risk_ratio", of_tier.risk),
+        ):
+            sheet.add(pool, name, value, tier)
+    sheet.add(pool, "forebay_dead_lettered_total", figures.dead_lettered)
+    sheet.add(pool, "forebay_workers", figures.workers)
+    sheet.add(pool, "forebay_pool_limit_requests", figures.limit_requests)
+    sheet.add(pool, "forebay_pool_rate", figures.rate)
