@@ -17,6 +17,7 @@ from forebay_schemas.checkup import exit_code, findings_json, findings_text, sum
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.log import configure_logging
 from forebay_worker.checkup import examine
+from forebay_worker.cli_calibrate import calibrate
 from forebay_worker.settings import load_worker_settings
 from forebay_worker.status_client import fetch_status
 from forebay_worker.status_text import status_text
@@ -135,6 +136,9 @@ def doctor(
     typer.echo(findings_json(findings) if output is Output.JSON else findings_text(findings))
     typer.echo(summary(findings), err=True)
     raise typer.Exit(exit_code(findings))
+
+
+app.command()(calibrate)
 
 
 def main() -> None:

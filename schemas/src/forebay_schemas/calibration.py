@@ -1,0 +1,115 @@
+"""What `forebay-worker calibrate` found out of a backend, as `forebay plan` and others read it. Pure."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from forebay_schemas.envelope_problems import shown
+from forebay_schemas.errors import UsageError
+
+VERSION: Final = 1
+
+State = Literal["complete", "partial", "stopped", "interrupted"]
+"""complete: more concurrency gains nothing, or is more than was allowed; partial: the time was up; stopped: the backend
+got sick; interrupted: Ctrl-C."""
+
+StepState = Literal["stable", "unstable", "saturated", "sick"]
+"""unstable: the figures went on to move; saturated: the engine queued requests itself; sick: broken off."""
+
+
+class CalibrationStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the load: ``concurrency`` requests in flight all the time, each followed at once by another.
+
+    All times are seconds, of the requests that succeeded; percentiles of too few of them are None (fewer than 20 for
+    P95, than 100 for P99), and so is what the backend does not tell. ``ttft``: from the send to the first token;
+    ``tpot``: what each further token took. ``service_cv``: standard deviation over mean.
+    """
+
+    concurrency: int
+    state: StepState
+    seconds: float
+    requests: int
+    errors: int
+    requests_per_second: float
+    service_seconds: float
+    service_cv: float
+    service_p50_seconds: float
+    service_p95_seconds: float | None
+    service_p99_seconds: float | None
+    output_tokens_per_second: float | None
+    prompt_tokens: float | None
+    output_tokens: float | None
+    ttft_p50_seconds: float | None
+    ttft_p95_seconds: float | None
+    tpot_seconds: float | None
+    tpot_p95_seconds: float | None
+    engine_running: float | None
+    engine_waiting: float | None
+    kv_used_share: float | None
+    preemptions: float | None
+    gpu_utilisation: float | None
+    gpu_memory_share: float | None
+    notes: tuple[str, ...] = ()
+
+
+class CalibrationFit(msgspec.Struct, frozen=True, kw_only=True):
+    """A request among ``n`` takes ``fixed_seconds + n * request_seconds``. ``error_ratio``: the largest relative error
+    at a step. ``knee_requests``: where a fifth of the backend's time goes to what is fixed."""
+
+    fixed_seconds: float
+    request_seconds: float
+    error_ratio: float
+    knee_requests: float
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """What to set. ``stable_``: the step with the most throughput that was stable; ``limit_requests``: with so many in
+    flight the backend does 80 % of that, and ``requests_per_second``, ``service_seconds``, ``service_cv`` and
+    ``tpot_seconds`` are what to expect there. ``queue_`` are requests that may wait for 3 s (high) and 18 s (mid)."""
+
+    stable_concurrency: int
+    stable_requests_per_second: float
+    limit_requests: int
+    limit_min: int
+    limit_start: int
+    limit_max: int
+    requests_per_second: float
+    service_seconds: float
+    service_cv: float
+    tpot_seconds: float | None
+    tpot_target_seconds: float | None
+    prefill_seconds_max: float | None
+    queue_high_requests: int
+    queue_mid_requests: int
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole calibration. ``backend``: its URL without a password, or the handler's name. ``fit`` and ``recommended``
+    are None when too little was measured."""
+
+    version: int
+    state: State
+    stopped_by: str | None
+    backend: str
+    model: str | None
+    engine: str | None
+    load: str
+    seconds: float
+    steps: tuple[CalibrationStep, ...]
+    fit: CalibrationFit | None
+    recommended: Recommendation | None
+    notes: tuple[str, ...] = ()
+
+
+def read_calibration(text: bytes, *, field: str) -> Calibration:
+    """Reads what `forebay-worker calibrate --output json` printed. Raises ``UsageError`` naming ``field``."""
+    fix = "give a file that forebay-worker calibrate --output json has written"
+    try:
+        calibration = msgspec.json.decode(text, type=Calibration)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UsageError(field, f"is no calibration ({shown(str(error))})", fix=fix) from None
+    if calibration.version != VERSION:
+        raise UsageError(field, f"has version {calibration.version}, and this program reads {VERSION}", fix=fix)
+    return calibration

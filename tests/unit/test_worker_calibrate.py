@@ -1,0 +1,306 @@
+"""What a calibration asks, how it knows that it has measured enough, and when it lets go of a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.errors import UsageError
+from forebay_worker.calibrate_health import IN_A_ROW, SILENT_SECONDS, Health
+from forebay_worker.calibrate_requests import (
+    Asked,
+    Lengths,
+    MadeAsks,
+    SampledAsks,
+    read_lengths,
+    read_requests,
+    text_of,
+)
+from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
+from forebay_worker.calibrate_samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
+from forebay_worker.signals.readings import EngineReading, GpuReading
+
+# --- what it asks
+
+
+@pytest.mark.parametrize(("text", "lengths"), [("1000", Lengths(1000, 1000)), (" 50-200 ", Lengths(50, 200))])
+def test_lengths_are_a_number_or_a_range(text: str, lengths: Lengths) -> None:
+    assert read_lengths(text, field="--prompt-tokens") == lengths
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "a", "200-50", "1-2-3", "1.5", "99999999"])
+def test_other_lengths_are_refused_with_the_fix(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--prompt-tokens: is .*give a number of tokens, or a range"):
+        read_lengths(text, field="--prompt-tokens")
+
+
+def prompts(asks: MadeAsks, count: int) -> list[str]:
+    return [asks.next().payload["messages"][0]["content"] for _ in range(count)]
+
+
+def test_no_two_prompts_begin_alike() -> None:
+    asks = MadeAsks(prompt=Lengths(500, 500), output=Lengths(10, 10), model="m", is_unique=True, seed=1)
+    made = prompts(asks, 200)
+    assert len({prompt[:20] for prompt in made}) == len(made)
+    assert {len(prompt) for prompt in made} == {2000}
+
+
+def test_prompts_are_alike_when_that_is_asked_for() -> None:
+    asks = MadeAsks(prompt=Lengths(50, 50), output=Lengths(10, 10), model=None, is_unique=False, seed=1)
+    assert len(set(prompts(asks, 5))) == 1
+
+
+def test_prompts_get_as_long_as_the_backend_s_own_tokens_say() -> None:
+    asks = MadeAsks(prompt=Lengths(100, 100), output=Lengths(1, 1), model=None, is_unique=True, seed=1)
+    asks.answered(Asked(biz_type="chat_completion", payload={}, prompt_characters=400), prompt_tokens=400)
+    assert len(prompts(asks, 1)[0]) == 100  # a token is one character here
+
+
+@pytest.mark.parametrize("characters", [1, 5, 59, 60, 61, 1000, 350_000])
+def test_texts_have_the_length_that_is_asked_for(characters: int) -> None:
+    assert len(text_of(characters, random.Random(1))) == characters
+
+
+def test_a_sample_of_real_requests_is_sent_over_and_over_each_a_little_different() -> None:
+    lines = [
+        b'{"messages": [{"role": "user", "content": "one"}], "max_tokens": 5}',
+        b"",
+        b'{"request_id": "a", "biz_type": "completion", "payload": {"prompt": "two"}}',
+        b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "three"}]}]}',
+    ]
+    requests = read_requests(lines, model="m", field="--requests")
+    assert [one.biz_type for one in requests] == ["chat_completion", "completion", "chat_completion"]
+    assert {one.payload["model"] for one in requests} == {"m"}
+    asks = SampledAsks(requests, name="sample.jsonl", is_unique=True, seed=1)
+    sent = [str(asks.next().payload) for _ in range(30)]
+    assert len(set(sent)) == 30
+    assert sum("one" in text for text in sent) == 10
+    as_they_are = SampledAsks(requests, name="sample.jsonl", is_unique=False, seed=1)
+    assert len({str(as_they_are.next().payload) for _ in range(30)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([], "holds no request"),
+        ([b"{}", b"nonsense"], "line 2"),
+        ([b"[1]"], "line 1"),
+        ([b'{"payload": 5}'], "line 1"),
+        ([b"\xff"], "line 1"),
+    ],
+)
+def test_a_bad_sample_is_refused_naming_the_line(lines: list[bytes], problem: str) -> None:
+    with pytest.raises(UsageError, match=f"--requests: {problem}"):
+        read_requests(lines, model=None, field="--requests")
+
+
+# --- when it has measured enough
+
+
+def answer(at: float, seconds: float = 1.0, *, tokens: int = 11) -> Ended:
+    return Ended(
+        started=at - seconds,
+        first_token_at=at - seconds + 0.1 * seconds,
+        ended=at,
+        chunks=tokens,
+        prompt_tokens=100,
+        output_tokens=tokens,
+    )
+
+
+def metered(meter: StepMeter, seconds: list[float], *, in_flight: int) -> float:
+    """Feeds answers of these lengths, by so many clients one after the other; the time at the end."""
+    now, chunks = 0.0, 0
+    for one in seconds:
+        now += one / in_flight
+        chunks += 11
+        meter.add(answer(now, one), chunks_total=chunks)
+        if meter.phase is Phase.DONE:
+            break
+    return now
+
+
+def test_a_step_that_holds_still_is_over_after_three_windows() -> None:
+    meter = StepMeter(concurrency=4, window_seconds=1.0)
+    now = metered(meter, [1.0] * 1000, in_flight=4)
+    assert meter.is_stable
+    assert now == pytest.approx(1.0 + 3 * 7 / 4)  # the warm-up, and three windows of seven answers
+    step = meter.result(sick=False)
+    assert step is not None
+    assert (step.state, step.requests) == ("stable", 21)
+    assert step.requests_per_second == pytest.approx(4.0)
+    assert step.output_tokens_per_second == pytest.approx(44.0)
+    assert step.ttft_p50_seconds == pytest.approx(0.1)
+    assert step.tpot_seconds == pytest.approx(0.09)
+    assert step.service_p95_seconds is not None
+    assert step.service_p99_seconds is None, "21 requests have no P99"
+
+
+def test_a_step_that_gets_slower_and_slower_is_not_stable() -> None:
+    meter = StepMeter(concurrency=4, window_seconds=1.0)
+    metered(meter, [1.03**number for number in range(1000)], in_flight=4)
+    assert meter.phase is Phase.DONE
+    step = meter.result(sick=False)
+    assert step is not None
+    assert step.state == "unstable"
+    assert step.requests == WINDOWS_MAX * 7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lengths_of_chance_are_no_change(seed: int) -> None:
+    chance = random.Random(seed)
+    meter = StepMeter(concurrency=8, window_seconds=1.0)
+    metered(meter, [chance.expovariate(1.0) + 0.1 for _ in range(5000)], in_flight=8)
+    assert meter.is_stable
+
+
+def test_an_engine_that_queues_makes_the_step_saturated() -> None:
+    meter = StepMeter(concurrency=4, window_seconds=1.0)
+    for number in range(40):
+        meter.add(answer(number / 4), chunks_total=0)
+        meter.look(engine=EngineReading(at=number, running_requests=3, waiting_requests=1), gpu=GpuReading(at=number))
+    step = meter.result(sick=False)
+    assert step is not None
+    assert step.state == "saturated"
+    assert step.engine_waiting == 1
+
+
+def test_a_step_without_an_answer_has_no_figures() -> None:
+    meter = StepMeter(concurrency=4, window_seconds=1.0)
+    meter.close(now=5.0, chunks_total=0)
+    assert meter.result(sick=True) is None
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 5), (0.95, 10), (0.01, 1), (1.0, 10)])
+def test_a_quantile_is_the_smallest_value_that_so_many_do_not_exceed(share: float, value: float) -> None:
+    assert quantile([float(number) for number in range(1, 11)], share) == value
+
+
+# --- when it lets go
+
+
+def failure(trouble: Trouble, at: float = 1.0) -> Ended:
+    return Ended(started=at - 1, ended=at, trouble=trouble, error=f"it {trouble.value}")
+
+
+@pytest.mark.parametrize(
+    ("troubles", "cause"),
+    [
+        ([Trouble.UNREACHED] * 3, "takes no connections"),
+        ([Trouble.TIMED_OUT] * 2, "2 requests timed out"),
+        ([Trouble.REFUSED] * IN_A_ROW, "5 requests failed in a row, the last one: it refused"),
+        ([Trouble.FAILED, None, None, None] * 10, "requests failed, the last one"),
+        ([Trouble.BROKEN_OFF, *[None] * 30], None),
+        ([*[None] * 18, Trouble.FAILED] * 10, None),
+    ],
+)
+def test_a_sick_backend_is_let_go(troubles: list[Trouble | None], cause: str | None) -> None:
+    health = Health(now=0.0)
+    found = None
+    for trouble in troubles:
+        found = found or health.ended(answer(1.0) if trouble is None else failure(trouble))
+    assert (found is None) == (cause is None)
+    assert cause is None or cause in str(found)
+
+
+def test_an_engine_that_preempts_or_is_full_is_let_go() -> None:
+    full, preempting = Health(now=0.0), Health(now=0.0)
+    looks = [
+        (
+            full.look(at, engine=EngineReading(at=at, kv_used_share=0.97), in_flight=5),
+            preempting.look(at, engine=EngineReading(at=at, preemptions_total=100 + at), in_flight=5),
+        )
+        for at in (1.0, 2.0, 3.0, 4.0)
+    ]
+    assert looks[0] == (None, None)
+    assert looks[1] == ("the KV cache is 97% full", None)
+    assert looks[2][1] is None
+    assert "preempted 3 requests" in str(looks[3][1])
+
+
+def test_a_backend_that_falls_silent_is_let_go() -> None:
+    health = Health(now=0.0)
+    health.heard(10.0)
+    assert health.look(10.0 + SILENT_SECONDS, engine=None, in_flight=3) is None
+    assert "not a token came" in str(health.look(10.1 + SILENT_SECONDS, engine=None, in_flight=3))
+    idle = Health(now=0.0)
+    assert idle.look(1000.0, engine=None, in_flight=0) is None
+
+
+# --- all of it, on a target of a few lines
+
+
+class Line:
+    """A backend in this process: an answer among n takes a fixed part and n times its own; it fails with ``broken_at``
+    in flight and more."""
+
+    def __init__(self, *, fixed: float, own: float, broken_at: int = 10_000) -> None:
+        self._fixed, self._own, self._broken_at = fixed, own, broken_at
+        self._in_flight = 0
+        self.most = 0
+
+    async def run(self, _asked: Asked) -> Ended:
+        clock = SystemClock()
+        started = clock.monotonic()
+        self._in_flight += 1
+        self.most = max(self.most, self._in_flight)
+        try:
+            await asyncio.sleep(self._fixed + self._own * self._in_flight)
+            is_broken = self._in_flight >= self._broken_at
+        finally:
+            self._in_flight -= 1
+        trouble = Trouble.REFUSED if is_broken else None
+        return Ended(started=started, ended=clock.monotonic(), trouble=trouble, error="HTTP 503" if is_broken else None)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class Silence:
+    """No engine and no GPU tell anything."""
+
+    def latest_engine(self, _now: float) -> EngineReading | None:
+        return None
+
+    def latest_gpu(self, _now: float) -> GpuReading | None:
+        return None
+
+
+def calibrated(target: Line, *, seconds_max: float = 60.0, stop_after: float | None = None) -> Found:
+    async def run() -> Found:
+        stop = asyncio.Event()
+        if stop_after is not None:
+            asyncio.get_running_loop().call_later(stop_after, stop.set)
+        return await Calibrator(
+            target=target,
+            asks=MadeAsks(prompt=Lengths(1, 1), output=Lengths(1, 1), model=None, is_unique=True, seed=1),
+            signals=Silence(),
+            pulse=Pulse(),
+            bounds=Bounds(concurrency_max=16, window_seconds=0.05, seconds_max=seconds_max),
+            clock=SystemClock(),
+            stop=stop,
+            say=lambda _line: None,
+        ).run()
+
+    return asyncio.run(run())
+
+
+def test_a_backend_that_breaks_ends_the_calibration_with_the_steps_before() -> None:
+    target = Line(fixed=0.01, own=0.001, broken_at=4)
+    found = calibrated(target)
+    assert found.state == "stopped"
+    assert "HTTP 503" in str(found.stopped_by)
+    assert [step.concurrency for step in found.steps][:2] == [1, 2]
+    assert target.most <= 4, "a sick backend must not get more load"
+
+
+def test_ctrl_c_and_the_time_limit_leave_what_was_measured() -> None:
+    interrupted = calibrated(Line(fixed=0.02, own=0.001), stop_after=0.7)
+    assert interrupted.state == "interrupted"
+    assert interrupted.steps
+    over = calibrated(Line(fixed=0.02, own=0.001), seconds_max=0.7)
+    assert over.state == "partial"
+    assert "--max-duration" in str(over.stopped_by)

@@ -1,0 +1,211 @@
+"""Where a backend's throughput bends, and what to set therefore. Pure.
+
+Continuous batching takes `a + b * sequences + c * prompt tokens` seconds for a step (see `pacing.service_model`), so an
+answer among n takes a fixed part and n times its own: W(n) = fixed + n * own, a straight line, and by Little's law the
+throughput is n / W(n). The line is fitted to what was measured; recommended is what was measured, not what was fitted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from forebay_schemas.calibration import CalibrationFit, CalibrationStep, Recommendation
+from forebay_worker.pacing.service_model import OUTPUT_TOKENS_MIN, OVERHEAD_SHARE
+
+STABLE_SHARE: Final = 0.8
+"""Of the stable throughput, at the recommended limit: what is left takes bursts, and tokens come faster."""
+
+GAIN_MIN: Final = 0.05
+"""Twice the concurrency for less throughput than this more is not worth its latency: the plateau."""
+
+STEPS_MIN: Final = 3
+REFINE_APART: Final = 0.10
+LIMIT_MIN_DEFAULT: Final = 4
+PREFILL_SECONDS_DEFAULT: Final = 0.05
+HIGH_WAIT_SECONDS: Final = 3.0
+MID_WAIT_SECONDS: Final = 18.0
+"""What the tiers tolerate: 3 s, and 60 % of mid's default deadline of 30 s."""
+
+GOOD_STATES: Final = frozenset({"stable", "saturated"})
+
+
+def throughput(step: CalibrationStep) -> float:
+    """Requests per second by Little's law: as many are in flight all the time as the step says. Less noisy than to
+    count what ended in the time."""
+    return step.concurrency / step.service_seconds
+
+
+def fit_line(steps: Sequence[CalibrationStep]) -> CalibrationFit | None:
+    """W(n) = fixed + n * own by least squares on relative errors, of the steps that the engine had in its batch.
+
+    None with fewer than three such steps, or when the line does not rise.
+    """
+    used = [step for step in steps if step.state == "stable"]
+    if len({step.concurrency for step in used}) < STEPS_MIN:
+        return None
+    weights = [1 / step.service_seconds**2 for step in used]
+    total = sum(weights)
+    mean_n = sum(w * step.concurrency for w, step in zip(weights, used, strict=True)) / total
+    mean_w = sum(w * step.service_seconds for w, step in zip(weights, used, strict=True)) / total
+    above = sum(
+        w * (step.concurrency - mean_n) * (step.service_seconds - mean_w) for w, step in zip(weights, used, strict=True)
+    )
+    below = sum(w * (step.concurrency - mean_n) ** 2 for w, step in zip(weights, used, strict=True))
+    own = above / below
+    fixed = mean_w - own * mean_n
+    if own <= 0 or fixed <= 0:
+        return None
+    error = max(abs((fixed + own * step.concurrency) / step.service_seconds - 1) for step in used)
+    knee = fixed * (1 - OVERHEAD_SHARE) / (OVERHEAD_SHARE * own)
+    return CalibrationFit(fixed_seconds=fixed, request_seconds=own, error_ratio=error, knee_requests=knee)
+
+
+def next_concurrency(steps: Sequence[CalibrationStep], *, concurrency_max: int) -> int | None:
+    """The next step up: twice the last; None when that gains nothing more."""
+    if not steps:
+        return 1
+    last = steps[-1]
+    if last.state in ("saturated", "sick") or last.concurrency >= concurrency_max:
+        return None
+    if len(steps) >= STEPS_MIN and throughput(last) < (1 + GAIN_MIN) * throughput(steps[-2]):
+        return None
+    return min(concurrency_max, 2 * last.concurrency)
+
+
+def is_plateau(steps: Sequence[CalibrationStep]) -> bool:
+    """Whether the end of what the backend can do was seen; ``steps`` in the order of their concurrency."""
+    if not steps:
+        return False
+    last = steps[-1]
+    return last.state == "saturated" or (
+        len(steps) >= STEPS_MIN and throughput(last) < (1 + GAIN_MIN) * max(map(throughput, steps[:-1]))
+    )
+
+
+def stable_step(steps: Sequence[CalibrationStep]) -> CalibrationStep | None:
+    """The step with the most throughput, of those whose figures held still; of nearly equal ones the lowest."""
+    good = [step for step in steps if step.state in GOOD_STATES]
+    if not good:
+        return None
+    most = max(map(throughput, good))
+    return min((step for step in good if throughput(step) > most / (1 + GAIN_MIN)), key=lambda s: s.concurrency)
+
+
+def limit_at(steps: Sequence[CalibrationStep], *, share: float = STABLE_SHARE) -> float | None:
+    """The concurrency at which the throughput reaches that share of the stable one, interpolated between steps."""
+    best = stable_step(steps)
+    if best is None:
+        return None
+    wanted = share * throughput(best)
+    good = sorted(
+        (step for step in steps if step.state in GOOD_STATES and step.concurrency <= best.concurrency),
+        key=lambda step: step.concurrency,
+    )
+    before: CalibrationStep | None = None
+    for step in good:
+        if throughput(step) >= wanted:
+            if before is None:
+                return float(step.concurrency)
+            part = (wanted - throughput(before)) / (throughput(step) - throughput(before))
+            return before.concurrency + part * (step.concurrency - before.concurrency)
+        before = step
+    return float(best.concurrency)
+
+
+def limit_for_tokens(steps: Sequence[CalibrationStep], *, tpot_seconds: float) -> float | None:
+    """The highest concurrency at which a token takes no longer, interpolated; None where there are no tokens."""
+    told = sorted(
+        ((step.concurrency, step.tpot_seconds) for step in steps if step.tpot_seconds is not None),
+        key=lambda pair: pair[0],
+    )
+    if not told:
+        return None
+    best = float(told[0][0])
+    for (n0, t0), (n1, t1) in itertools.pairwise(told):
+        if t1 <= tpot_seconds:
+            best = float(n1)
+        else:
+            return n0 + (n1 - n0) * (tpot_seconds - t0) / (t1 - t0) if t0 <= tpot_seconds < t1 else best
+    return best
+
+
+def refinement(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> int | None:
+    """A concurrency worth a step of its own: the limit that would be recommended, unless one near it was measured."""
+    limit = _limit(steps, tpot_seconds=tpot_seconds)
+    if limit is None:
+        return None
+    apart = min(abs(limit - step.concurrency) / step.concurrency for step in steps)
+    return limit if apart > REFINE_APART else None
+
+
+def recommend(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> Recommendation | None:
+    """What to set; None with fewer than three steps that can be used, unless the last one was more than the engine runs
+    at once. ``tpot_seconds``: what a token may take at most,
+    where the clients have said so."""
+    good = sorted((step for step in steps if step.state in GOOD_STATES), key=lambda step: step.concurrency)
+    limit, best = _limit(steps, tpot_seconds=tpot_seconds), stable_step(steps)
+    if limit is None or best is None or (len(good) < STEPS_MIN and good[-1].state != "saturated"):
+        return None
+    service = _interpolated(good, limit, [step.service_seconds for step in good])
+    tpots = [(step, step.tpot_seconds) for step in good if step.tpot_seconds is not None]
+    tpot = _interpolated([step for step, _ in tpots], limit, [value for _, value in tpots]) if tpots else None
+    outputs = [step.output_tokens for step in good if step.output_tokens is not None]
+    target = tpot_seconds
+    if target is None and outputs:
+        # What the worker compares with it: the whole answer over its tokens, the prompt's share of the steps included.
+        target = service / max(sum(outputs) / len(outputs), OUTPUT_TOKENS_MIN)
+    per_second = limit / service
+    ttft = good[0].ttft_p50_seconds
+    return Recommendation(
+        stable_concurrency=best.concurrency,
+        stable_requests_per_second=throughput(best),
+        limit_requests=limit,
+        limit_min=min(LIMIT_MIN_DEFAULT, limit),
+        limit_start=limit,
+        limit_max=max(limit, _at_once(best)),
+        requests_per_second=per_second,
+        service_seconds=service,
+        service_cv=min(good, key=lambda step: abs(step.concurrency - limit)).service_cv,
+        tpot_seconds=tpot,
+        tpot_target_seconds=None if target is None else rounded_up(target),
+        # Fewer seconds than one prompt takes, and no two of them would ever follow each other without a gap.
+        prefill_seconds_max=None if ttft is None else max(PREFILL_SECONDS_DEFAULT, rounded_up(ttft)),
+        queue_high_requests=max(1, math.floor(HIGH_WAIT_SECONDS * per_second)),
+        queue_mid_requests=max(1, math.floor(MID_WAIT_SECONDS * per_second)),
+    )
+
+
+def _at_once(step: CalibrationStep) -> int:
+    """How many the backend really worked on: what queued inside it could as well have waited outside, in order."""
+    if step.state == "saturated" and step.engine_running:
+        return min(step.concurrency, round(step.engine_running))
+    return step.concurrency
+
+
+def rounded_up(value: float) -> float:
+    """To two digits."""
+    if value <= 0:
+        return value
+    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.6g}")
+
+
+def _limit(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> int | None:
+    limit = limit_at(steps)
+    if limit is None:
+        return None
+    if tpot_seconds is not None:
+        in_time = limit_for_tokens(steps, tpot_seconds=tpot_seconds)
+        limit = limit if in_time is None else min(limit, in_time)
+    return max(1, math.ceil(limit - 1e-6))
+
+
+def _interpolated(steps: Sequence[CalibrationStep], at: float, values: Sequence[float]) -> float:
+    points = [(step.concurrency, value) for step, value in zip(steps, values, strict=True)]
+    for (n0, v0), (n1, v1) in itertools.pairwise(points):
+        if n0 <= at <= n1 and n1 > n0:
+            return v0 + (v1 - v0) * (at - n0) / (n1 - n0)
+    return points[0][1] if at < points[0][0] else points[-1][1]

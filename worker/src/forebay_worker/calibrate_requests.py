@@ -1,0 +1,220 @@
+"""What a calibration asks its backend for: prompts of given lengths, each of its own, or a sample of real requests.
+Pure; its chance is seeded."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from forebay_schemas.errors import UsageError
+
+TOKENS_MAX: Final = 1_000_000
+REQUESTS_MAX: Final = 100_000
+HEAD_CHARACTERS: Final = 60
+CHARACTERS_PER_TOKEN: Final = 4.0
+"""Of English text, before the backend has told of its own."""
+
+_LENGTHS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_LENGTH_FIX: Final = "give a number of tokens, or a range of which each length is as likely: 1000, 500-1500"
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Numbers of tokens, each from ``least`` to ``most`` as likely."""
+
+    least: int
+    most: int
+
+    def draw(self, chance: random.Random) -> int:
+        return chance.randint(self.least, self.most)
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
+def read_lengths(text: str, *, field: str) -> Lengths:
+    """``1000`` or ``500-1500``. Raises ``UsageError`` naming ``field``."""
+    match = _LENGTHS.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(field, f"is {text!r}", fix=_LENGTH_FIX)
+    least = int(match[1])
+    most = int(match[2]) if match[2] else least
+    if not 1 <= least <= most <= TOKENS_MAX:
+        raise UsageError(field, f"is {text!r}", fix=f"{_LENGTH_FIX}; from 1 to {TOKENS_MAX:,}, the smaller one first")
+    return Lengths(least, most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request to be sent. ``biz_type`` says to which path; ``prompt_characters`` what its prompt was made to be."""
+
+    biz_type: str
+    payload: dict[str, Any]
+    prompt_characters: int | None = None
+
+
+class Asks(Protocol):
+    """Where requests come from, one after the other, without an end."""
+
+    def next(self) -> Asked: ...
+
+    def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
+        """How many tokens the backend counted in its prompt."""
+        ...
+
+    def describe(self) -> str:
+        """The load, for people."""
+        ...
+
+
+class MadeAsks:
+    """Chat completions of drawn lengths. ``is_unique``: no two prompts begin alike, so that no cache of prefixes makes
+    the backend look faster than it will be; else all of a length are the same.
+
+    How long a text is in tokens is learnt from what the backend counts.
+    """
+
+    def __init__(self, *, prompt: Lengths, output: Lengths, model: str | None, is_unique: bool, seed: int) -> None:
+        self._prompt, self._output = prompt, output
+        self._model = {} if model is None else {"model": model}
+        self._is_unique = is_unique
+        self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._characters_per_token = CHARACTERS_PER_TOKEN
+
+    def next(self) -> Asked:
+        return self.sized(self._prompt.draw(self._chance), self._output.draw(self._chance))
+
+    def sized(self, prompt_tokens: int, output_tokens: int) -> Asked:
+        """A request of about so many tokens."""
+        characters = max(1, round(prompt_tokens * self._characters_per_token))
+        chance = self._chance if self._is_unique else random.Random(0)  # noqa: S311
+        payload = {
+            **self._model,
+            "messages": [{"role": "user", "content": text_of(characters, chance)}],
+            "max_tokens": output_tokens,
+        }
+        return Asked(biz_type="chat_completion", payload=payload, prompt_characters=characters)
+
+    def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
+        if prompt_tokens and asked.prompt_characters:
+            seen = asked.prompt_characters / prompt_tokens
+            # Below a quarter of a character no text is cut; far above ten it is no count of this prompt.
+            self._characters_per_token = min(10.0, max(0.25, seen))
+
+    def describe(self) -> str:
+        alike = "each its own" if self._is_unique else "all alike"
+        return f"prompts of {self._prompt} tokens, {alike}; answers of {self._output} tokens"
+
+
+class SampledAsks:
+    """Real requests from a file, over and over in an order of chance, as they are but for a few letters before the
+    first message when ``is_unique``."""
+
+    def __init__(self, requests: Sequence[Asked], *, name: str, is_unique: bool, seed: int) -> None:
+        self._requests = list(requests)
+        self._name = name
+        self._is_unique = is_unique
+        self._chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        self._order: list[int] = []
+
+    def next(self) -> Asked:
+        if not self._order:
+            self._order = list(range(len(self._requests)))
+            self._chance.shuffle(self._order)
+        asked = self._requests[self._order.pop()]
+        return _distinct(asked, text_of(8, self._chance)) if self._is_unique else asked
+
+    def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
+        """They are as long as they are."""
+
+    def describe(self) -> str:
+        alike = "each begins with letters of its own" if self._is_unique else "as they are"
+        return f"{len(self._requests)} requests of {self._name}, {alike}"
+
+
+class _Line(msgspec.Struct):
+    """An envelope, as far as it matters here."""
+
+    payload: dict[str, Any]
+    biz_type: str = "chat_completion"
+
+
+def read_requests(lines: Sequence[bytes], *, model: str | None, field: str) -> list[Asked]:
+    """JSON lines: envelopes, or bare bodies of chat completions, completions or embeddings.
+
+    Raises ``UsageError`` naming the line.
+    """
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            document = msgspec.json.decode(line, type=dict[str, Any])
+            if "payload" in document:
+                read = msgspec.convert(document, _Line)
+                biz_type, payload = read.biz_type, read.payload
+            else:
+                biz_type, payload = _kind_of(document), document
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UsageError(
+                field, f"line {number}: {error}", fix="give a JSON object a line: an envelope, or an OpenAI body"
+            ) from None
+        if model is not None:
+            payload = {**payload, "model": model}
+        found.append(Asked(biz_type=biz_type, payload=payload))
+        if len(found) > REQUESTS_MAX:
+            raise UsageError(field, f"has more than {REQUESTS_MAX:,} requests", fix="give a sample of them")
+    if not found:
+        raise UsageError(field, "holds no request", fix="give a JSON object a line")
+    return found
+
+
+def text_of(characters: int, chance: random.Random) -> str:
+    """Words of five letters, so many characters in all. What comes after the first few words is cut out of one long
+    text: caches go by how prompts begin, and to draw each letter took 1.5 ms for a thousand tokens."""
+    head = _words(HEAD_CHARACTERS, chance)
+    text = _long_text()
+    at = chance.randrange(len(text))
+    body = (text[at : at + characters] + text * (1 + characters // len(text)))[:characters]
+    return (head + body)[:characters]
+
+
+@cache
+def _long_text() -> str:
+    return _words(100_000, random.Random(1))  # noqa: S311 - reproducible, not secret
+
+
+def _words(characters: int, chance: random.Random) -> str:
+    letters = chance.choices(_LETTERS, k=characters)
+    letters[5::6] = " " * len(letters[5::6])
+    return "".join(letters)
+
+
+def _kind_of(body: dict[str, Any]) -> str:
+    if "messages" in body:
+        return "chat_completion"
+    return "embedding" if "input" in body else "completion"
+
+
+def _distinct(asked: Asked, letters: str) -> Asked:
+    payload = copy.deepcopy(asked.payload)
+    messages = payload.get("messages")
+    if isinstance(messages, list) and messages and isinstance(messages[0], dict):
+        first = messages[0]
+        if isinstance(first.get("content"), str):
+            first["content"] = f"{letters} {first['content']}"
+        elif isinstance(first.get("content"), list):
+            first["content"].insert(0, {"type": "text", "text": letters})
+    else:
+        for name in ("prompt", "input"):
+            if isinstance(payload.get(name), str):
+                payload[name] = f"{letters} {payload[name]}"
+    return Asked(biz_type=asked.biz_type, payload=payload)
