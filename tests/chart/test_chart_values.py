@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,16 @@ import jsonschema
 import pytest
 import yaml
 
+from chart.derived import README_PATH, VALUES, definitions, readme_table, resolved, schema
 from chart.rendered import CHART, EXAMPLES, refusal
-from chart.settings_schema import definitions
 from forebay_worker.settings import WorkerSettings
 
-SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-
-
-def resolved(node: dict[str, Any]) -> dict[str, Any]:
-    """The node with what it refers to; its own description counts."""
-    for reference in node.get("allOf", []):
-        target = SCHEMA["definitions"][reference["$ref"].rpartition("/")[2]]
-        return {**target, **{name: value for name, value in node.items() if name != "allOf"}}
-    return node
+SCHEMA = schema()
 
 
 def described(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every value that can be given, by path; `<name>` stands for a key of a map."""
-    node = resolved(node)
+    node = resolved(node, SCHEMA["definitions"])
     if path:
         yield path, node
     children = dict(node.get("properties", {}))
@@ -37,24 +27,6 @@ def described(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[
         children["<name>"] = node["additionalProperties"]
     for name, child in children.items():
         yield from described(child, f"{path}.{name}".removeprefix("."))
-
-
-def leaves(values: Any, node: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Every value of values.yaml, by path, with its description. A map that anything may be put into is one value."""
-    node = resolved(node)
-    if isinstance(values, dict) and values and "properties" in node:
-        for name, value in values.items():
-            yield from leaves(value, node["properties"][name], f"{path}.{name}".removeprefix("."))
-    else:
-        yield path, values, node["description"]
-
-
-def readme_table() -> str:
-    rows = ["| Value | Default | What it is |", "| --- | --- | --- |"]
-    for path, value, description in leaves(VALUES, SCHEMA):
-        text = json.dumps(value).replace("|", "\\|")
-        rows.append(f"| `{path}` | `{text}` | {description.replace('|', chr(92) + '|')} |")
-    return "\n".join(rows)
 
 
 def test_every_value_has_a_description() -> None:
@@ -87,12 +59,11 @@ def test_every_value_that_can_be_given_stands_in_values_yaml() -> None:
 def test_settings_have_the_types_and_meanings_that_the_code_gives_them() -> None:
     wanted = definitions()
     there = {name: SCHEMA["definitions"][name] for name in wanted}
-    assert there == wanted, "values.schema.json should hold:\n" + json.dumps(wanted, indent=2, ensure_ascii=False)
+    assert there == wanted, "run tools/make-chart-values"
 
 
 def test_the_readme_lists_every_value() -> None:
-    wanted = readme_table()
-    assert wanted in (CHART / "README.md").read_text(encoding="utf-8"), f"README.md should hold:\n{wanted}"
+    assert readme_table(SCHEMA) in README_PATH.read_text(encoding="utf-8"), "run tools/make-chart-values"
 
 
 def test_the_limit_that_caps_replicas_is_the_worker_s_default() -> None:

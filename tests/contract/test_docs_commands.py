@@ -79,6 +79,9 @@ def test_what_is_to_be_typed_exists(page: str, line: str) -> None:
             check_make(rest)
         elif name in APPS:
             check_ours(name, rest)
+        elif name == "kubectl" and "exec" in rest:
+            command, *words = rest[rest.index("--") + 1 :]
+            check_ours(command, words)
         else:
             assert name in OTHERS, f"{page} tells people to type {name}"
 

@@ -1,0 +1,128 @@
+"""What in the chart follows from elsewhere: the types of settings in values.schema.json, the table in README.md.
+
+`tools/make-chart-values` writes both; tests compare them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from chart.rendered import CHART
+from forebay_producer.settings import ProducerSettings
+from forebay_schemas.settings import CommonSettings
+from forebay_worker.settings import WorkerSettings
+
+SCHEMA_PATH = CHART / "values.schema.json"
+README_PATH = CHART / "README.md"
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+
+# These the chart sets itself, or has values of their own for.
+OF_THE_CHART = frozenset(
+    {
+        "backend_api_key",
+        "backend_url",
+        "bootstrap_servers",
+        "drain_seconds",
+        "exporter_port",
+        "gateway_port",
+        "gpu",
+        "gpu_devices",
+        "gpu_prometheus_query",
+        "gpu_prometheus_url",
+        "handler",
+        "kafka_properties",
+        "ops_host",
+        "ops_port",
+        "pool",
+        "worker_id",
+    }
+)
+
+
+def definitions() -> dict[str, Any]:
+    """The schema's definitions `workerSettings` and `producerSettings`: every setting with its type and meaning."""
+    return {
+        "workerSettings": _of(WorkerSettings, "Settings of forebay-worker, as docs/settings.md lists them"),
+        "producerSettings": _of(ProducerSettings, "Settings of forebay, as docs/settings.md lists them"),
+    }
+
+
+def _of(settings: type[CommonSettings], description: str) -> dict[str, Any]:
+    schema = settings.model_json_schema()
+    references = schema.get("$defs", {})
+    return {
+        "description": description,
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            name: _plain(field, references) for name, field in schema["properties"].items() if name not in OF_THE_CHART
+        },
+    }
+
+
+def _plain(field: dict[str, Any], references: dict[str, Any]) -> dict[str, Any]:
+    """One type, without what only Python knows: references, titles, defaults, formats."""
+    merged = dict(field)
+    for option in [*merged.pop("anyOf", []), *merged.pop("allOf", [])]:
+        if option.get("type") != "null":
+            merged = {**option, **merged}
+    if "$ref" in merged:
+        merged = {**references[merged.pop("$ref").rpartition("/")[2]], **merged}
+    kept = ("description", "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
+    plain = {name: merged[name] for name in kept if name in merged}
+    for inner in ("items", "additionalProperties"):
+        if isinstance(merged.get(inner), dict):
+            plain[inner] = _plain(merged[inner], references)
+    return plain
+
+
+def schema() -> dict[str, Any]:
+    """values.schema.json as it stands."""
+    return json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def resolved(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """A part of the schema with what it refers to; its own description counts."""
+    for reference in node.get("allOf", []):
+        target = definitions[reference["$ref"].rpartition("/")[2]]
+        return {**target, **{name: value for name, value in node.items() if name != "allOf"}}
+    return node
+
+
+def readme_table(schema: dict[str, Any]) -> str:
+    """Every value of values.yaml with its default and what the schema says of it, in Markdown."""
+    rows = ["| Value | Default | What it is |", "| --- | --- | --- |"]
+    for path, value, description in _values(VALUES, schema, schema["definitions"]):
+        cells = (f"`{path}`", f"`{json.dumps(value)}`", description)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows)
+
+
+def _values(
+    values: Any, node: dict[str, Any], definitions: dict[str, Any], path: str = ""
+) -> Iterator[tuple[str, Any, str]]:
+    """Path, default and description. A map that anything may be put into is one value."""
+    node = resolved(node, definitions)
+    if isinstance(values, dict) and values and "properties" in node:
+        for name, value in values.items():
+            yield from _values(value, node["properties"][name], definitions, f"{path}.{name}".removeprefix("."))
+    else:
+        yield path, values, node["description"]
+
+
+def main() -> None:
+    """Writes the chart's two files anew, where they differ."""
+    written = schema()
+    written["definitions"] |= definitions()
+    SCHEMA_PATH.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    before, _, rest = README_PATH.read_text(encoding="utf-8").partition("| Value | Default |")
+    _, _, after = rest.partition("\n\n")
+    README_PATH.write_text(f"{before}{readme_table(written)}\n\n{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
