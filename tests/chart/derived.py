@@ -27,6 +27,7 @@ OF_THE_CHART = frozenset(
         "backend_url",
         "bootstrap_servers",
         "drain_seconds",
+        "exporter_host",
         "exporter_port",
         "gateway_port",
         "gpu",

@@ -1,4 +1,4 @@
-"""What docs/kubernetes.md and docs/scaling.md tell people to give to helm: helm takes it."""
+"""What README.md, docs/kubernetes.md and docs/scaling.md tell people to give to helm: helm takes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from chart.rendered import CHART, ROOT, run_helm
 from chart.strict import validate
 
-PAGES = [ROOT / "docs" / "kubernetes.md", ROOT / "docs" / "scaling.md", CHART / "README.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "kubernetes.md", ROOT / "docs" / "scaling.md", CHART / "README.md"]
 COMMANDS = [
     line.strip().removeprefix("$ ")
     for page in PAGES
@@ -35,7 +35,7 @@ def mine(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_helm_takes_what_the_pages_say(helm: Path, mine: Path, command: str) -> None:
     _, _, release, _, *options = shlex.split(command)
-    options = [str(mine) if option == "mine.yaml" else option for option in options]
+    options = [str(mine) if option == "mine.yaml" else option for option in options if option != "--create-namespace"]
     done = run_helm(helm, "template", release, CHART, *options)
     assert (done.returncode != 0) == (REFUSED in command), done.stderr
     manifests = [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
