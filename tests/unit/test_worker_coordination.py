@@ -11,7 +11,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
 from forebay_schemas.control import Control, ControlAction, encode_control
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind, encode_notice
+from forebay_schemas.coordination import (
+    GONE_SECONDS,
+    LEASE_SECONDS,
+    Capacity,
+    Notice,
+    NoticeKind,
+    encode_capacity,
+    encode_notice,
+)
 from forebay_worker import coordination as coordination_module
 from forebay_worker.coordination import LOOK_BACK_MS, Coordination
 from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
@@ -110,6 +118,7 @@ class Post:
         self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
         self.heard: list[Notice] = []
         self.controls: list[tuple[Control, int]] = []
+        self.capacities: list[tuple[Capacity, float]] = []
         self.sent: list[tuple[Notice, Callable[[bool], None]]] = []
         self.coordination = Coordination(
             consumer=self.topic,
@@ -120,6 +129,7 @@ class Post:
             clock=self.clock,
             hear=self.heard.append,
             hear_control=lambda control, stamped_ms: self.controls.append((control, stamped_ms)),
+            hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
             send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
         )
 
@@ -165,7 +175,8 @@ def test_what_is_no_notice_is_passed_over(value: bytes | None) -> None:
     [
         (FINISHED, LEASE_SECONDS + 60, True),
         (RELEASED, LEASE_SECONDS + 60, True),
-        (FINISHED, LOOK_BACK_MS / 1000 + 1, False),
+        # As old as that by this clock, which may be an hour ahead and not know it yet.
+        (FINISHED, LOOK_BACK_MS / 1000 + 1, True),
         (RUNNING, LEASE_SECONDS - 1, True),
         (RUNNING, LEASE_SECONDS + 1, False),
         (NoticeKind.LAST_COMMIT, LEASE_SECONDS - 1, True),
@@ -401,3 +412,33 @@ def test_telling_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) 
 
 def test_telling_nothing_is_done_at_once() -> None:
     assert Post().coordination.tell([])
+
+
+def test_a_capacity_is_passed_on_with_its_age_and_one_of_a_worker_long_gone_is_not() -> None:
+    post = Post()
+    for sequence, seconds in enumerate((GONE_SECONDS, 3.0, 2.0)):
+        post.topic.append(encode_capacity(_capacity(sequence)))
+        post.clock.advance(seconds)
+    post.step(6)
+    assert [capacity.sequence for capacity, _ in post.capacities] == [1, 2]
+    assert [age for _, age in post.capacities] == pytest.approx([5.0, 2.0], abs=0.3)
+    post.topic.append(encode_capacity(_capacity(3)))
+    post.clock.advance(4.0)
+    post.step(3)
+    assert [(capacity.sequence, age) for capacity, age in post.capacities[2:]] == [(3, 0.0)], "said since it listens"
+    assert post.heard == []
+
+
+def _capacity(sequence: int) -> Capacity:
+    return Capacity(
+        worker="w1",
+        backend="b",
+        limit_requests=1,
+        share_requests=1,
+        in_flight=0,
+        wanted={},
+        ended_per_second=0,
+        service_seconds=None,
+        draining=False,
+        sequence=sequence,
+    )

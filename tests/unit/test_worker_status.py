@@ -65,6 +65,7 @@ class Desk:
             retries_max=0,
         )
         self._offset = 0
+        self.sharing: dict[str, Any] = {"workers": []}
 
     def accept(self, tier: Tier, count: int) -> None:
         assignment = make_assignment(tier)
@@ -103,7 +104,9 @@ class Desk:
             "state": "working",
             "backend": "http",
             "limited_by": shown(found),
+            "share_requests": LIMIT,
             "limit_requests": LIMIT,
+            "sharing": self.sharing,
             "in_flight_requests": len(self.dispatcher.running),
             "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
             "signals": {
@@ -303,3 +306,27 @@ def test_a_worker_of_which_nothing_is_known_yet_can_be_shown() -> None:
     text = status_text(Desk().document())
     assert "limited by   -" in text
     assert "estimates" not in text
+
+
+def test_the_text_shows_who_shares_the_backend() -> None:
+    stage = Desk()
+    assert "share" not in status_text(stage.document())
+    stage.sharing = {
+        "limit_requests": LIMIT,
+        "share_requests": LIMIT,
+        "heard_itself_seconds": 0.2,
+        "workers": [
+            {
+                "worker": name,
+                "share_requests": 5,
+                "in_flight_requests": 4,
+                "wanted": {"high": 1, "mid": 0, "low": 33},
+                "limit_requests": 10.4,
+                "draining": name == "w-2",
+            }
+            for name in ("w-1", "w-2")
+        ],
+    }
+    text = status_text(stage.document())
+    assert f"0 of {LIMIT}, this worker's share of the backend's {LIMIT}" in text
+    assert "  w-2     5      4          1     0    33   10.4              draining" in text

@@ -69,18 +69,19 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker does and may do at its backend; about once a second, keyed by the worker's id.
 
     ``backend``: host, port and path of its URL, or ``handler/`` and the worker's id, since a handler is shared with
-    nobody. ``limit_requests``: what its policy finds for the whole backend, for all workers on it together.
+    nobody. ``limit_requests``: what its policy finds for all workers on the backend together; it has a fraction.
     ``share_requests``: what it may have in flight itself. ``claim_requests``: what it asks for; what is above its share
     becomes its own as far as the others leave it, when this record is read. ``in_flight``: what it has now, may be
     more than a share that was lowered. ``wanted``: of each tier, what runs and what waits to run.
     ``ended_per_second`` and ``service_seconds`` (None before the first answer) are means of the last seconds.
     ``dropped_total``: given up for their deadlines. ``cuts_total``: how often the backend itself made it cut its limit.
-    ``sequence`` counts this worker's records up.
+    ``incarnation``: epoch milliseconds of its process's start, so that two processes of one id are two. ``sequence``
+    counts that process's records up.
     """
 
     worker: str
     backend: str
-    limit_requests: _Count
+    limit_requests: _Amount
     share_requests: _Count
     in_flight: _Count
     wanted: dict[Tier, _Count]
@@ -90,6 +91,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     claim_requests: _Count = 0
     dropped_total: _Count = 0
     cuts_total: _Count = 0
+    incarnation: _Count = 0
     sequence: _Count = 0
     kind: Literal["capacity"] = "capacity"
 

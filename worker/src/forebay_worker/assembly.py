@@ -10,6 +10,7 @@ from forebay_worker.pacing.gpu_target import GpuTarget
 from forebay_worker.pacing.gradient2 import Gradient2
 from forebay_worker.pacing.latency_ratio import LatencyRatio
 from forebay_worker.pacing.policy import PacingPolicy
+from forebay_worker.pacing.sharing import Sharing
 from forebay_worker.pacing.slo_aimd import SloAimd
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.tier_shares import TierShares
@@ -43,7 +44,21 @@ def make_gate(settings: WorkerSettings) -> Gate:
 
 def make_lanes(settings: WorkerSettings) -> Lanes:
     """The lanes, with what each tier and tenant is guaranteed."""
-    shares = TierShares(
-        minimum={Tier.MID: settings.mid_share, Tier.LOW: settings.low_share}, reserve=settings.high_reserve_share
-    )
+    shares = TierShares(minimum=_minimum(settings), reserve=settings.high_reserve_share)
     return Lanes(order=settings.lane_order, weights=settings.tenant_weights, shares=shares)
+
+
+def make_sharing(settings: WorkerSettings, *, started_ms: int) -> Sharing:
+    """How the backend is shared with other workers; a handler is this process's alone. ``started_ms``: epoch
+    milliseconds of the process's start."""
+    return Sharing(
+        worker=settings.worker_id,
+        backend=settings.shared_backend,
+        minimum=_minimum(settings),
+        reserve_share=settings.high_reserve_share,
+        incarnation=started_ms,
+    )
+
+
+def _minimum(settings: WorkerSettings) -> dict[Tier, float]:
+    return {Tier.MID: settings.mid_share, Tier.LOW: settings.low_share}

@@ -16,7 +16,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.control import Control, decode_control
-from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, decode_notice
+from forebay_schemas.coordination import (
+    GONE_SECONDS,
+    LASTING_KINDS,
+    LEASE_SECONDS,
+    Capacity,
+    Notice,
+    decode_capacity,
+    decode_notice,
+)
 from forebay_worker.work import Record
 
 POLL_SECONDS = 0.05
@@ -50,7 +58,8 @@ class Coordination:
     """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
     beginning.
 
-    ``hear`` is given each notice, ``hear_control`` each control and the broker's stamp on it (epoch milliseconds).
+    ``hear`` is given each notice, ``hear_control`` each control and the broker's stamp on it (epoch milliseconds),
+    ``hear_capacity`` each capacity and how many seconds ago it was said.
     ``send`` produces a notice and calls back with whether it was delivered.
     """
 
@@ -65,6 +74,7 @@ class Coordination:
         clock: Clock,
         hear: Callable[[Notice], None],
         hear_control: Callable[[Control, int], None],
+        hear_capacity: Callable[[Capacity, float], None],
         send: Send,
     ) -> None:
         self.worker_id = worker_id
@@ -77,6 +87,7 @@ class Coordination:
         self._clock = clock
         self._hear = hear
         self._hear_control = hear_control
+        self._hear_capacity = hear_capacity
         self._send = send
         self._is_assigned = False
         self._read_to: dict[_Key, int] | None = None
@@ -144,15 +155,21 @@ class Coordination:
             if control is not None:
                 self._hear_control(control, int(record.timestamp()[1]))
             return
+        age_seconds = self._age_seconds(record)
+        capacity = decode_capacity(record.value())
+        if capacity is not None:
+            if age_seconds < GONE_SECONDS:
+                self._hear_capacity(capacity, age_seconds)
+            return
         notice = decode_notice(record.value() or b"")
-        if notice is not None and (notice.kind in LASTING_KINDS or not self._is_old(record)):
+        if notice is not None and (notice.kind in LASTING_KINDS or age_seconds <= LEASE_SECONDS):
             self._hear(notice)
 
-    def _is_old(self, record: Record) -> bool:
-        """Whether it was said long before this worker began to listen. What is said since then is heard at once."""
-        age_ms = self._clock.wall_ms() - int(record.timestamp()[1])
-        key = (record.topic(), record.partition())
-        return record.offset() < self._first_ends[key] and age_ms > LEASE_SECONDS * 1000
+    def _age_seconds(self, record: Record) -> float:
+        """How long before this worker began to listen it was said. What is said since then is heard at once."""
+        if record.offset() >= self._first_ends[record.topic(), record.partition()]:
+            return 0.0
+        return max(0.0, (self._clock.wall_ms() - int(record.timestamp()[1])) / 1000)
 
     def _assign(self) -> None:
         """Reads on where it was, or, to begin with, from as far back as means something."""
@@ -173,8 +190,9 @@ class Coordination:
         starts = {key: first for key, (first, _) in bounds.items()}
         for each in found:
             key = (each.topic, each.partition)
-            # Where nothing is as young as that, the client says so by an offset that is none.
-            starts[key] = each.offset if each.offset >= 0 else self._first_ends[key]
+            # Where nothing is as young as that, the client says so by an offset that is none. This clock may be an hour
+            # ahead and not know it yet: so all is read.
+            starts[key] = max(each.offset, starts[key])
         return starts
 
     def _refresh_leaders(self) -> None:

@@ -106,7 +106,10 @@ class Dispatcher:
         self._taken = 0
         self._sweep_at = 0.0
         self._pace_at = 0.0
-        self._dropped = 0
+        self.dropped_total = self._dropped_before = 0
+        """Given up for their deadlines."""
+        self.ended_total = 0
+        """Executions."""
         self._ticked_at = math.inf
         self._recovered_at = 0.0
 
@@ -213,7 +216,7 @@ class Dispatcher:
                 work = lanes.pop(
                     now,
                     running=self.running_by_tier,
-                    limit=self.gate.limit_requests,
+                    limit=self.gate.share_requests,
                     only_high=self.only_high,
                 )
             else:
@@ -298,7 +301,7 @@ class Dispatcher:
             self.lookahead.ended()
             self._reporter.cancelled(work, service_seconds=now - work.started)
         elif deadline_passed:
-            self._dropped += 1
+            self.dropped_total += 1
             self.lookahead.ended()
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
         else:
@@ -327,11 +330,11 @@ class Dispatcher:
                 in_flight=len(self.running),
                 waiting=len(self.lanes),
                 reserved=self.lanes.shares.reserved(now, self.gate.limit_requests),
-                dropped=self._dropped,
+                dropped=self.dropped_total - self._dropped_before,
                 engine=engine,
                 gpu=gpu,
             )
-            self._dropped = 0
+            self._dropped_before = self.dropped_total
         self.lookahead.step(now)
 
     def _sweep_lanes(self, now: float) -> None:
@@ -360,7 +363,7 @@ class Dispatcher:
         for work, predicted_seconds in self.shedder.step(now, self._clock.wall_ms(), serves=serves):
             self.lanes.remove(work)
             if work.assignment.claims.claim(work.offset):
-                self._dropped += 1
+                self.dropped_total += 1
                 self._reporter.shed(work, predicted_seconds=predicted_seconds, cause=self.shedder.ladder.cause)
 
     def _is_recovering(self, now: float) -> bool:
@@ -378,6 +381,7 @@ class Dispatcher:
         now = self._clock.monotonic()
         in_flight = len(self.running)
         del self.running[id(work)]
+        self.ended_total += 1
         self.running_by_tier[work.assignment.tier] -= 1
         if self._predictor is None:
             return now  # a limit that never moves, and an order that asks for no tokens: nothing is to be learnt
@@ -415,7 +419,7 @@ class Dispatcher:
         return now_ms + 1000 * self.gate.service_seconds_min(work, now) > work.deadline_ms
 
     def _drop_doomed(self, work: Work, now: float) -> None:
-        self._dropped += 1
+        self.dropped_total += 1
         self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:

@@ -91,8 +91,8 @@ def gather(
     now, gate, overload = clock.monotonic(), dispatcher.gate, dispatcher.shedder.ladder
     return Gauges(
         backend_limit_requests=gate.limit_requests,
-        backend_workers=1,
-        limit_requests=gate.limit_requests,
+        backend_workers=1 + gate.others.workers,
+        limit_requests=gate.share_requests,
         limit_min_requests=None if settings.pacing_policy == "fixed" else min(settings.limit_min, settings.limit_max),
         limit_max_requests=settings.limit_max,
         limit_changes=gate.changes_total,

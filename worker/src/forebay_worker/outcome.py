@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.control import ControlAction, Controlled, ControlOutcome, encode_controlled
-from forebay_schemas.coordination import Notice, encode_clock_probe, encode_notice
+from forebay_schemas.coordination import Capacity, Notice, encode_capacity, encode_clock_probe, encode_notice
 from forebay_schemas.headers import REASON
 from forebay_schemas.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
@@ -239,6 +239,10 @@ class Reporter:
     def send_notice(self, notice: Notice, on_delivery: Callable[[bool], None] = lambda _: None) -> None:
         """Tells the other workers something, once; ``on_delivery`` gets whether it is durable. From any thread."""
         self._tell(encode_notice(notice), on_delivery)
+
+    def send_capacity(self, capacity: Capacity, on_delivery: Callable[[bool], None]) -> None:
+        """Tells the other workers what this one does, once; ``on_delivery`` as in `send_notice`."""
+        self._tell(encode_capacity(capacity), on_delivery)
 
     def probe_clock(self, on_delivery: Callable[[bool], None] = lambda _: None) -> None:
         """Has a broker tell its time: by the report of a record that no worker heeds."""

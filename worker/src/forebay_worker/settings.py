@@ -51,10 +51,20 @@ class WorkerSettings(CommonSettings):
         default="slo_aimd",
         description="How the limit is found: slo_aimd, latency_ratio, gpu_target, gradient2 or fixed",
     )
-    limit_min: int = Field(default=4, ge=1, le=100_000, description="The policy never goes below")
-    limit_start: int = Field(default=32, ge=1, le=100_000, description="Requests in flight at most, at the start")
+    limit_min: int = Field(
+        default=4, ge=1, le=100_000, description="The policy never goes below, for all workers on the backend together"
+    )
+    limit_start: int = Field(
+        default=32,
+        ge=1,
+        le=100_000,
+        description="Requests in flight at most, at the start, for all workers on the backend together",
+    )
     limit_max: int = Field(
-        default=256, ge=1, le=100_000, description="Requests in flight at most; with fixed: the limit"
+        default=256,
+        ge=1,
+        le=100_000,
+        description="Requests in flight at most, for all workers on the backend together; with fixed: the limit",
     )
     tpot_target_seconds: float = Field(
         default=0.05, gt=0, description="slo_aimd: what an output token may take, as a client feels it"
@@ -119,6 +129,11 @@ class WorkerSettings(CommonSettings):
         parts = urlsplit(self.backend_url)
         host = parts.hostname or ""
         return f"{f'[{host}]' if ':' in host else host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+
+    @property
+    def shared_backend(self) -> str:
+        """By what workers know that they share a backend: its name and path. A handler is its worker's alone."""
+        return f"{self.backend_name}{urlsplit(self.backend_url or f'/{self.worker_id}').path.rstrip('/')}"
 
     @property
     def asks_for_tokens(self) -> bool:

@@ -35,9 +35,14 @@ class Shedder:
         alpha = max(SERVICE_ALPHA, 1 / self._answers)
         self._service_seconds += alpha * (service_seconds - self._service_seconds)
 
+    @property
+    def service_seconds(self) -> float | None:
+        """What an answer takes, the mean of the last; None before the first."""
+        return self._service_seconds if self._answers else None
+
     def work_seconds(self) -> dict[Tier, float]:
-        """What waits in each tier, in seconds of a backend that has in flight all that it may have. Empty while too
-        little is known of it.
+        """What waits in each tier, in seconds of this worker's share of a backend that has in flight all that it may
+        have. Empty while too little is known of it.
 
         By what the model says now: what a request was thought to cost when it came says little of a surge that began
         while the backend idled.
@@ -48,8 +53,8 @@ class Shedder:
         if not self._by_tokens:
             turn_seconds = self._turn_seconds()
             return {tier: turn_seconds * len(lanes[tier]) for tier in TIERS}
-        cost_seconds = self._gate.full_cost_seconds
-        return {tier: cost_seconds(lanes[tier].prompt_tokens, lanes[tier].output_tokens) for tier in TIERS}
+        cost_seconds, parts = self._gate.full_cost_seconds, self._parts
+        return {tier: parts * cost_seconds(lanes[tier].prompt_tokens, lanes[tier].output_tokens) for tier in TIERS}
 
     def waits(self) -> dict[Tier, float]:
         """The seconds until a new request of each tier would start; empty while too little is known of the backend."""
@@ -79,14 +84,19 @@ class Shedder:
             )
         return [shed for tier in shed_tiers for shed in late[tier]]
 
+    @property
+    def _parts(self) -> float:
+        """How many shares like this worker's the backend has."""
+        return self._gate.limit_requests / max(1, self._gate.share_requests)
+
     def _turn_seconds(self) -> float:
-        return self._service_seconds / self._gate.limit_requests
+        return self._service_seconds / max(1, self._gate.share_requests)
 
     def _turn_of(self) -> Callable[[Work], float]:
         if not self._by_tokens:
             turn_seconds = self._turn_seconds()
             return lambda _: turn_seconds
-        prompt, output = self._gate.full_cost_seconds(1, 0), self._gate.full_cost_seconds(0, 1)
+        prompt, output = (self._parts * self._gate.full_cost_seconds(*tokens) for tokens in ((1, 0), (0, 1)))
         return lambda work: prompt * work.prompt_tokens + output * work.output_tokens
 
     def _service_of(self, now: float) -> Callable[[Work], float]:

@@ -18,6 +18,7 @@ def status_text(document: Mapping[str, Any]) -> str:
             _overview(document),
             _tiers(document["tiers"]),
             _estimates(document["tiers"]),
+            _sharing(document["sharing"]),
             _signals(document["signals"]),
             _model(document["pacing"]["model"]) if _knows_tokens(document) else "",
             _changes(document["pacing"]),
@@ -46,13 +47,40 @@ def _overview(document: Mapping[str, Any]) -> str:
     rows = [
         ("worker", f"{document['worker']}, pool {document['pool']}, {document['state']}"),
         ("limited by", _limitation(document["limited_by"])),
-        ("in flight", f"{document['in_flight_requests']} of {document['limit_requests']}"),
+        ("in flight", _in_flight(document)),
         ("policy", f"{pacing['policy']}, target {aim}"),
         ("breaker", f"{breaker['state']}, opened {breaker['opened']} times{broken}"),
         ("undelivered", str(document["undelivered_records"])),
         ("clock skew", _NONE if skew is None else f"{skew / 1000:.3f} s"),
     ]
     return _aligned(rows)
+
+
+def _in_flight(document: Mapping[str, Any]) -> str:
+    in_flight, share, limit = (document[f"{name}_requests"] for name in ("in_flight", "share", "limit"))
+    others = len(document["sharing"]["workers"]) - 1
+    if others < 1:
+        return f"{in_flight} of {share}"
+    return f"{in_flight} of {share}, this worker's share of the backend's {limit}"
+
+
+def _sharing(sharing: Mapping[str, Any]) -> str:
+    """Nothing while the worker is alone."""
+    if len(sharing["workers"]) < 2:
+        return ""
+    head = ("worker", "share", "in flight", "high", "mid", "low", "finds a limit of", "")
+    rows = [
+        (
+            of["worker"],
+            str(of["share_requests"]),
+            str(of["in_flight_requests"]),
+            *(str(wanted) for wanted in of["wanted"].values()),
+            f"{of['limit_requests']:g}",
+            "draining" if of["draining"] else "",
+        )
+        for of in sharing["workers"]
+    ]
+    return _titled("workers that share the backend, and what they want", [head, *rows])
 
 
 def _tiers(tiers: Mapping[str, Mapping[str, Any]]) -> str:
@@ -147,6 +175,8 @@ def _limitation(found: Mapping[str, Any] | None) -> str:
             return f"breaker: open, next probe in {_seconds(-value)}"
         case "breaker":
             return "breaker: open, a probe is on its way"
+        case "coordination":
+            return f"coordination: this worker has not heard itself through Kafka for {_seconds(value)}"
         case "suspension":
             return f"suspension: this worker stood still, goes on in {_seconds(-value)}"
     return f"{signal} ({value:g}, threshold {threshold:g})"

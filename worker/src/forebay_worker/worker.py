@@ -21,14 +21,14 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.coordination import Notice
+from forebay_schemas.coordination import Capacity, Notice
 from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.errors import ExitCode, KafkaFailedError
 from forebay_schemas.kafka import KafkaConnection, consumer_config, create_client, producer_config, reader_config
 from forebay_schemas.schema_fetcher import SchemaFetcher
 from forebay_schemas.tiers import TIERS
 from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
-from forebay_worker.assembly import make_gate, make_lanes
+from forebay_worker.assembly import make_gate, make_lanes, make_sharing
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.cluster import Cluster
@@ -48,6 +48,7 @@ from forebay_worker.ownership import HandedOver, Source
 from forebay_worker.ports import KafkaConsumer, OnCommit
 from forebay_worker.prediction import Predictor
 from forebay_worker.settings import WorkerSettings
+from forebay_worker.sharer import Sharer
 from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
@@ -134,6 +135,12 @@ class Worker:
             buffer_bytes_max=self._settings.buffer_bytes_max,
             retries_max=self._settings.max_retries,
         )
+        self._sharer = Sharer(
+            sharing=make_sharing(self._settings, started_ms=self._clock.wall_ms()),
+            dispatcher=self._dispatcher,
+            clock=self._clock,
+            send=self._reporter.send_capacity,
+        )
         self._hand_overs = HandOvers(worker_id=self._settings.worker_id, send=self._reporter.send_notice)
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
@@ -190,6 +197,9 @@ class Worker:
             for intake in self._intakes.values():
                 intake.heard_controls.append(heard)
 
+        def hear_capacity(capacity: Capacity, age_seconds: float) -> None:
+            loop.call_soon_threadsafe(self._sharer.hear, capacity, age_seconds)
+
         def hand_over(over: HandedOver) -> None:
             loop.call_soon_threadsafe(self._hand_overs.add, over)
 
@@ -226,6 +236,7 @@ class Worker:
             clock=self._clock,
             hear=self._hear,
             hear_control=hear_control,
+            hear_capacity=hear_capacity,
             send=self._reporter.send_notice,
         )
         envelopes = EnvelopeReader(self._schemas or NoSchemas())
@@ -298,6 +309,7 @@ class Worker:
                 )
             self._follow_broker_time(self._loop_heartbeat)
             self._dispatcher.tick()
+            self._sharer.step(self._loop_heartbeat)
             self._hand_overs.step(self._loop_heartbeat)
             self._executor.cancel_overdue()
             self._executor.start_runnable()
@@ -350,6 +362,7 @@ class Worker:
         left = end - self._clock.monotonic()
         await self._turn_for(left, lambda: not any(thread.is_alive() for thread in self._threads))
         self._hand_overs.step(self._clock.monotonic())
+        self._sharer.leave()
         await asyncio.to_thread(self._producer.flush, max(1.0, end - self._clock.monotonic()))
 
     async def _turn_for(self, seconds: float, done: Any) -> None:
@@ -423,9 +436,11 @@ class Worker:
             "state": "draining" if self._drain.is_set() else "working",
             "backend": "http" if self._handler is None else "handler",
             "limited_by": shown(limitation(dispatcher, now)),
+            "share_requests": dispatcher.gate.share_requests,
             "limit_requests": dispatcher.gate.limit_requests,
             "in_flight_requests": len(dispatcher.running),
             "pacing": pacing_status(dispatcher.gate, policy=self._settings.pacing_policy, now=now),
+            "sharing": self._sharer.status(now),
             "signals": self._signals.sources(now),
             "breaker": {
                 "state": dispatcher.breaker.state,

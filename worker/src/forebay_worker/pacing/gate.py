@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
 from forebay_worker.pacing.service_model import ServiceModel
+from forebay_worker.pacing.sharing import SILENT_SECONDS, Others
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.work import Work
 
 CHANGES_KEPT = 20
+AS_OTHERS = "the workers that share the backend find it so together"
 MIX_ALPHA = 0.1
 """What requests are like now is learnt of the last ten or twenty."""
 
@@ -79,10 +81,10 @@ class Gate:
     ``prefill_seconds_max``: how much prefill may wait in the backend; what waits there can no longer be put in order.
     None: only the number of requests counts, no tokens.
 
-    Several workers may use one engine. Its own metrics tell what the others have in flight; then this worker's part of
-    the knee is what the others leave, or its share of all that is in flight or could be, whichever is more: so the
-    workers share it by their demand. Without such metrics each takes the engine for its own, and the time per token
-    alone holds it back.
+    The limit is the whole backend's. Where several workers share it, `shares` tells of this one's share and of the
+    others. Strangers may use the engine too: what its own metrics count beyond all workers' requests. Then the workers'
+    part of the knee is what the strangers leave, or the workers' share of all that is in flight or could be, whichever
+    is more.
     """
 
     def __init__(self, *, policy: PacingPolicy, prefill_seconds_max: float | None) -> None:
@@ -92,9 +94,16 @@ class Gate:
         self.changes_total = 0
         self.kv_tokens: float | None = None
         """How many tokens the backend's KV cache seems to hold; None until its metrics told."""
-        self.others_requests = 0.0
-        """Requests of other workers that the engine has, on the average of the last readings; 0 when it does not say.
-        Only what is above all that this worker lately had in flight counts, so it is rather too small."""
+        self.strangers_requests = 0.0
+        """Requests of nobody known that the engine has, on the average of the last readings; 0 when it does not say.
+        Only what is above all that the workers lately had in flight counts, so it is rather too small."""
+        self.others = Others()
+        """The other workers that share the backend."""
+        self._others_dropped = 0
+        self.common_limit: float | None = None
+        """The limit as all of them find it, and this one; None while it is alone."""
+        self._share: int | None = None
+        self._silent_seconds: float | None = None
         self._prefill_seconds_max = prefill_seconds_max
         self.tokens_in_flight = 0
         """Predicted, prompts and outputs together."""
@@ -114,7 +123,28 @@ class Gate:
 
     @property
     def limit_requests(self) -> int:
+        """For all workers that share the backend together."""
         return self.policy.limit_requests
+
+    @property
+    def share_requests(self) -> int:
+        """What this worker may have in flight itself."""
+        limit = self.policy.limit_requests
+        return limit if self._share is None or self._share > limit else self._share
+
+    @property
+    def others_requests(self) -> float:
+        """What the backend has in flight of others: of workers and of strangers."""
+        return self.others.in_flight + self.strangers_requests
+
+    def shares(
+        self, *, share_requests: int, others: Others, common_limit: float | None, silent_seconds: float | None
+    ) -> None:
+        """How the backend is shared now. ``silent_seconds``: how long this worker has not heard itself, if for that it
+        has no share."""
+        self._share, self.others, self.common_limit = share_requests, others, common_limit
+        self._in_flight_most = max(self._in_flight_most, self._in_flight + others.in_flight)
+        self._silent_seconds = silent_seconds
 
     @property
     def is_over_target(self) -> bool:
@@ -156,9 +186,11 @@ class Gate:
 
     def blocked_by(self, now: float, in_flight: int) -> Limitation | None:
         """Why no request may start now. It does not ask which: one that is large passes once there is room at all."""
-        limit = self.policy.limit_requests
-        if in_flight >= limit:
-            return Limitation("limit", in_flight, limit)
+        share = self.share_requests
+        if in_flight >= share:
+            if self._silent_seconds is not None:
+                return Limitation("coordination", round(self._silent_seconds, 1), SILENT_SECONDS)
+            return Limitation("share" if share < self.policy.limit_requests else "limit", in_flight, share)
         if not in_flight or self._prefill_seconds_max is None:
             return None
         pace = self.model.prefill_token_seconds(in_flight + self.others_requests)
@@ -213,14 +245,15 @@ class Gate:
 
     @property
     def knee_requests(self) -> float:
-        """This worker's part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
+        """The workers' part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
         knee = self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
-        return max(knee - self.others_requests, knee * self._own_part(max(self._in_flight, self._wanted)))
+        strangers, workers = self.strangers_requests, max(self._in_flight + self.others.in_flight, self._wanted)
+        return max(knee - strangers, knee * workers / (workers + strangers) if workers else 0.0)
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
         model = self.model
-        of_a_step = model.sequence_seconds + model.step_seconds / self._in_flight_mean
+        of_a_step = model.sequence_seconds + model.step_seconds / (self._in_flight_mean + self.others_requests)
         return model.prompt_token_seconds * prompt_tokens + of_a_step * output_tokens
 
     def started(self, work: Work, now: float) -> None:
@@ -268,7 +301,7 @@ class Gate:
             Ended(
                 at=now,
                 service_seconds=seconds,
-                in_flight=in_flight,
+                in_flight=in_flight + self.others.in_flight,
                 succeeded=succeeded,
                 prompt_tokens=prompt,
                 output_tokens=output,
@@ -316,13 +349,14 @@ class Gate:
     def _look_for_others(self, engine: EngineReading | None) -> None:
         last = self._last_reading
         if engine is None or engine.running_requests is None:
-            self.others_requests = 0.0
+            self.strangers_requests = 0.0
         elif last is None or engine.at > last.at:
-            # A reading may be so old that it saw what this worker had in flight a second or two ago.
-            own = max(self._in_flight_most, self._in_flight_most_before)
-            seen = max(0.0, engine.running_requests + (engine.waiting_requests or 0.0) - own)
-            self.others_requests += OTHERS_ALPHA * (seen - self.others_requests)
-        self._in_flight_most_before, self._in_flight_most = self._in_flight_most, self._in_flight
+            # A reading may be so old that it saw what the workers had in flight a second or two ago.
+            known = max(self._in_flight_most, self._in_flight_most_before)
+            seen = max(0.0, engine.running_requests + (engine.waiting_requests or 0.0) - known)
+            self.strangers_requests += OTHERS_ALPHA * (seen - self.strangers_requests)
+        self._in_flight_most_before = self._in_flight_most
+        self._in_flight_most = self._in_flight + self.others.in_flight
 
     def _own_part(self, in_flight: int) -> float:
         """Of the requests that the engine has, 0 to 1."""
@@ -343,12 +377,17 @@ class Gate:
         if not self._in_flight:
             self._busy_since = now
         self._in_flight += change
-        self._in_flight_most = max(self._in_flight_most, self._in_flight)
+        self._in_flight_most = max(self._in_flight_most, self._in_flight + self.others.in_flight)
 
     def refused(self, now: float, now_ms: int) -> None:
         """The backend refused a request as too much for it."""
         before = self.limit_requests
         self._note(before, self.policy.refused(now), now_ms)
+
+    def cut_to(self, limit: float, now: float, now_ms: int) -> None:
+        """Another worker was made to cut the backend's limit to this."""
+        before = self.limit_requests
+        self._note(before, self.policy.cut_to(limit, now), now_ms)
 
     def step(
         self,
@@ -362,29 +401,33 @@ class Gate:
         engine: EngineReading | None,
         gpu: GpuReading | None,
     ) -> None:
-        """Lets the policy decide; once a second."""
-        # One that waits counts like one in flight, or a worker held up by one long prompt would be left with no part.
-        self._wanted = min(self.limit_requests, in_flight + waiting)
+        """Lets the policy decide; once a second. ``in_flight`` and ``waiting``: this worker's."""
+        others = self.others
+        # One that waits counts like one in flight, or workers held up by one long prompt would be left with no part.
+        self._wanted = min(self.limit_requests, in_flight + waiting + others.wanted)
         self._look_for_others(engine)
         self._learn_kv(engine, in_flight)
         self._meter(engine)
         before = self.limit_requests
+        if self.common_limit is not None:
+            self.policy.adopt(self.common_limit, now)
         cause = self.policy.step(
             Signals(
                 now=now,
-                in_flight=in_flight,
-                waiting=waiting,
+                in_flight=in_flight + others.in_flight,
+                waiting=waiting + max(0, others.wanted - others.in_flight),
                 reserved=reserved,
-                dropped=dropped,
+                dropped=dropped + others.dropped_total - self._others_dropped,
                 token_seconds=self.model.token_seconds,
                 knee_requests=self.knee_requests,
                 engine=engine,
                 gpu=gpu,
             )
         )
-        self._note(before, cause, now_ms)
+        self._others_dropped = others.dropped_total
+        self._note(before, cause or AS_OTHERS, now_ms)
 
     def _note(self, before: int, cause: str | None, now_ms: int) -> None:
-        if cause is not None:
+        if cause is not None and before != self.limit_requests:
             self.changes_total += 1
             self.changes.append(LimitChange(at_ms=now_ms, before=before, after=self.limit_requests, cause=cause))

@@ -37,11 +37,25 @@ class GpuTarget:
     def limit_requests(self) -> int:
         return self._limit.requests
 
+    @property
+    def limit_exact(self) -> float:
+        return self._limit.exact
+
+    @property
+    def hard_cuts(self) -> int:
+        return self._limit.hard_cuts
+
     def observe(self, _ended: Ended) -> None:
         """Answers say nothing about the GPUs."""
 
     def refused(self, now: float) -> str | None:
         return self._limit.refused(now)
+
+    def adopt(self, limit: float, now: float) -> None:
+        self._limit.adopt(limit, now)
+
+    def cut_to(self, limit: float, now: float) -> str | None:
+        return self._limit.cut_to(limit, now)
 
     def step(self, signals: Signals) -> str | None:
         gpu = signals.gpu

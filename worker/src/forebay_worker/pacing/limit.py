@@ -8,6 +8,8 @@ REFUSED_CUT = 0.7
 REFUSED_CUT_PAUSE_SECONDS = 2.0
 """What a cut changes shows only when the requests that run have ended; until then refusals tell nothing new."""
 
+OTHERS_CUT = "the backend was too much for another worker"
+
 USED_SHARE = 0.8
 GROWTH_SHARE = 0.05
 
@@ -15,7 +17,7 @@ GROWTH_SHARE = 0.05
 class Limit:
     """Requests in flight at most. ``exact`` keeps the fraction, so that small steps add up."""
 
-    __slots__ = ("_limit_max", "_limit_min", "_refused_cut_at", "exact")
+    __slots__ = ("_limit_max", "_limit_min", "_refused_cut_at", "exact", "hard_cuts")
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:
         if not 1 <= limit_min <= limit_max:
@@ -23,6 +25,7 @@ class Limit:
         self._limit_min = limit_min
         self._limit_max = limit_max
         self._refused_cut_at = float("-inf")
+        self.hard_cuts = 0
         self.exact = float(min(max(limit_start, limit_min), limit_max))
 
     @property
@@ -52,4 +55,15 @@ class Limit:
         if now - self._refused_cut_at < REFUSED_CUT_PAUSE_SECONDS:
             return None
         self._refused_cut_at = now
+        self.hard_cuts += 1
         return self.move(self.exact * REFUSED_CUT, "the backend refused a request as too much for it")
+
+    def adopt(self, limit: float, now: float) -> None:
+        """See `PacingPolicy.adopt`."""
+        is_cut = now - self._refused_cut_at < REFUSED_CUT_PAUSE_SECONDS
+        self.move(min(limit, self.exact) if is_cut else limit, "")
+
+    def cut_to(self, limit: float, now: float) -> str | None:
+        """See `PacingPolicy.cut_to`."""
+        self._refused_cut_at = now
+        return self.move(min(limit, self.exact), OTHERS_CUT)

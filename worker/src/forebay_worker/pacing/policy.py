@@ -30,10 +30,11 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 class Signals:
     """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
 
-    ``waiting``: requests that could start but for the limit. ``reserved``: slots that only some of them may take.
-    ``dropped``: those given up for their deadlines since the last decision. ``token_seconds``: what an output token
-    takes lately, end to end, the prompt's share taken off; None before the first answer. ``knee_requests``: with fewer
-    in flight the backend's work grows notably dearer; this worker's part of it, where others use the same engine.
+    Of all workers that share the backend: ``in_flight``; ``waiting``, requests that could start but for the limit;
+    ``reserved``, slots that only some of them may take; ``dropped``, those given up for their deadlines since the last
+    decision. ``token_seconds``: what an output token takes lately, end to end, the prompt's share taken off; None
+    before the first answer. ``knee_requests``: with fewer in flight the backend's work grows notably dearer; the
+    workers' part of it, where strangers use the same engine.
     """
 
     now: float
@@ -48,11 +49,22 @@ class Signals:
 
 
 class PacingPolicy(Protocol):
-    """Finds the limit for one backend."""
+    """Finds the limit for one backend: for all workers that share it. Each of them has a policy of its own, which sees
+    its own answers; `adopt` and `cut_to` hold them together."""
 
     @property
     def limit_requests(self) -> int:
         """How many requests may be in flight now; at least 1."""
+        ...
+
+    @property
+    def limit_exact(self) -> float:
+        """The same with its fraction."""
+        ...
+
+    @property
+    def hard_cuts(self) -> int:
+        """How often the backend itself made it cut the limit: it refused, or was about to preempt."""
         ...
 
     @property
@@ -66,6 +78,15 @@ class PacingPolicy(Protocol):
 
     def refused(self, now: float, /) -> str | None:
         """The backend refused a request as too much for it (429, 503, 529). Returns as `step` does."""
+        ...
+
+    def adopt(self, limit: float, now: float, /) -> None:
+        """The limit as all workers on the backend find it takes the place of its own; not a higher one just after a
+        hard cut, of which the others do not know yet."""
+        ...
+
+    def cut_to(self, limit: float, now: float, /) -> str | None:
+        """Another worker was made to cut its limit to this. Returns as `step` does."""
         ...
 
     def step(self, signals: Signals, /) -> str | None:

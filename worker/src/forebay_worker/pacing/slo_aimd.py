@@ -3,6 +3,7 @@ not, or when the backend refuses or preempts (additive increase, multiplicative 
 
 from __future__ import annotations
 
+from forebay_worker.pacing.limit import OTHERS_CUT
 from forebay_worker.pacing.policy import Ended, Signals
 
 HARD_CUT = 0.7
@@ -86,6 +87,7 @@ class SloAimd:
         "_preemptions",
         "_stretch",
         "_target_seconds",
+        "hard_cuts",
     )
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int, token_seconds_target: float) -> None:
@@ -100,6 +102,7 @@ class SloAimd:
         self._good_limit = 0.0
         self._target_seconds = token_seconds_target
         self._stretch = 1.0
+        self.hard_cuts = 0
         self._cut_at = self._hard_at = self._hard_cut_at = self._dropped_at = float("-inf")
         self._felt: float | None = None
         self._preemptions: float | None = None
@@ -108,6 +111,10 @@ class SloAimd:
     @property
     def limit_requests(self) -> int:
         return int(self._limit)
+
+    @property
+    def limit_exact(self) -> float:
+        return self._limit
 
     @property
     def stretch(self) -> float:
@@ -124,6 +131,14 @@ class SloAimd:
 
     def refused(self, now: float) -> str | None:
         return self._hard(now, "the backend refused a request as too much for it")
+
+    def adopt(self, limit: float, now: float) -> None:
+        self._set(min(limit, self._limit) if now - self._hard_at < CUT_PAUSE_SECONDS else limit, "")
+
+    def cut_to(self, limit: float, now: float) -> str | None:
+        self._note_hard(now)
+        self._hard_cut_at = self._cut_at = now
+        return self._set(min(limit, self._limit), OTHERS_CUT)
 
     def step(self, signals: Signals) -> str | None:
         now = signals.now
@@ -202,12 +217,16 @@ class SloAimd:
                 return f"the GPU's memory filled up to {share:.0%}"
         return None
 
-    def _hard(self, now: float, cause: str) -> str | None:
+    def _note_hard(self, now: float) -> None:
         if now - self._hard_at > EPISODE_SECONDS:
             self._good_limit = self._limit * HARD_CUT
         self._hard_at = now
+
+    def _hard(self, now: float, cause: str) -> str | None:
+        self._note_hard(now)
         if now - self._hard_cut_at < CUT_PAUSE_SECONDS:
             return None
+        self.hard_cuts += 1
         self._hard_cut_at = self._cut_at = now
         floor = min(self._limit, self._good_limit * HARD_FLOOR_SHARE / HARD_CUT)
         return self._set(max(self._limit * HARD_CUT, floor), cause)
