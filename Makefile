@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap tools demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate clean
+.PHONY: help bootstrap tools demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -59,6 +59,12 @@ chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend a
 
 simulate: bootstrap ## the worker in SEEDS simulated histories (1000), or SEED=n: one, with all that happened; one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))
+
+images: ## build forebay-producer and forebay-worker with Docker; PYTHON_IMAGE=name:tag@sha256:... gives the base by digest
+	@tools/images
+
+sbom: bootstrap ## what each image holds, as CycloneDX: build/sbom/*.cdx.json
+	@tools/sbom
 
 clean: down ## stop the stack and delete what was built
 	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -137,6 +137,12 @@ TOOLS: Mapping[str, Tool] = {
             below=(4,),
             source=DebianSource(package="etcd-server", program="usr/bin/etcd"),
         ),
+        Tool(
+            name="compose-spec",
+            version="2.9.0",
+            below=None,
+            source=GoSource(module="compose", package="github.com/compose-spec/compose-go/v2/cmd", seconds=90),
+        ),
         _kubernetes("kube-apiserver", seconds=442),
         _kubernetes("kube-controller-manager", seconds=101),
         _kubernetes("kube-scheduler", seconds=8),

@@ -1,6 +1,7 @@
 """Where the three commands begin: what imports them takes seconds, and Ctrl-C meanwhile is no reason for a traceback.
 
-Here, since this package alone imports nothing. Sets a signal handler while a command is imported.
+Here, since this package alone imports nothing. Sets signal handlers: for SIGINT while a command is imported, for
+SIGTERM where the command is the first process of a container.
 """
 
 import os
@@ -10,6 +11,11 @@ from importlib import import_module
 
 EXIT_INTERRUPTED = 130
 """What shells say of a program that SIGINT (2) has ended: 128 more."""
+
+EXIT_TERMINATED = 143
+"""Likewise of SIGTERM (15)."""
+
+_FIRST_PROCESS = 1
 
 
 def forebay() -> None:
@@ -33,6 +39,10 @@ def _run(module: str) -> None:
         heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         if heeds_ctrl_c:
             signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+        if os.getpid() == _FIRST_PROCESS:
+            # The kernel keeps from the first process of a container what it has no handler for: a command would outlive
+            # its pod's grace period. One that has more to do at its end puts its own handler in the place of this.
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))
         main = import_module(module).main
         if heeds_ctrl_c:
             signal.signal(signal.SIGINT, signal.default_int_handler)
