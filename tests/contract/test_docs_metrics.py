@@ -15,6 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 LISTS = {
     "The worker": worker_metrics.METRICS,
     "The exporter": producer_metrics.EXPORTER_METRICS,
+    "The client library": producer_metrics.LIBRARY_METRICS,
 }
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forebay_producer import Producer, ProducerClosedError, ProducerSettings, QueueFullError
+from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.prepare import prepare
 from forebay_producer.sender import Sender
 from forebay_schemas.envelope import JsonCodec
@@ -52,6 +53,7 @@ def test_a_queue_that_stays_full_is_an_error_and_the_request_is_not_sent() -> No
         linger_ms=0,
         delivery_seconds=2.0,
         clock=clock,
+        metrics=ProducerMetrics(),
     )
     request = prepare(
         {"biz_type": "x", "payload": {}}, tier=None, traceparent=None, codecs=CODECS, now_ms=clock.wall_ms()

@@ -17,6 +17,7 @@ from forebay_producer.errors import (
     QueueFullError,
     RecordTooLargeError,
 )
+from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.sender import Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.control import ControlAction, ControlOutcome
@@ -47,6 +48,7 @@ __all__ = [
     "Producer",
     "ProducerClosedError",
     "ProducerError",
+    "ProducerMetrics",
     "ProducerSettings",
     "QueueFullError",
     "Reason",

@@ -17,6 +17,7 @@ import structlog
 from forebay_producer.codecs import make_codecs
 from forebay_producer.control import ControlAnswer, ControlDesk, Target
 from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
+from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.outcome_watch import OutcomeWatch
 from forebay_producer.prepare import prepare
 from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
@@ -61,7 +62,8 @@ class Handle(Submitted, frozen=True, gc=False, kw_only=True):
 class Producer:
     """Submits requests to a pool and waits for their outcomes. Thread-safe; use it as a context manager.
 
-    Its settings are ``settings``, or what is given here before FOREBAY_ variables before defaults. Idempotent: a
+    Its settings are ``settings``, or what is given here before FOREBAY_ variables before defaults. It counts in
+    ``metrics``, which shows nothing unless it is registered with a Prometheus registry. Idempotent: a
     request that the broker acknowledged is there once, however often the network broke. After a fork make a new one.
     Raises ``UsageError`` for settings that cannot be; the brokers are first asked when something is submitted.
     """
@@ -73,6 +75,7 @@ class Producer:
         bootstrap_servers: str | None = None,
         pool: str | None = None,
         kafka_properties: Path | None = None,
+        metrics: ProducerMetrics | None = None,
         clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         flags = {"bootstrap_servers": bootstrap_servers, "pool": pool, "kafka_properties": kafka_properties}
@@ -83,6 +86,7 @@ class Producer:
         self._clock = clock
         self._connection = settings.connection()
         self._pool = settings.pool_topics()
+        self._metrics = ProducerMetrics() if metrics is None else metrics
         settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
         self._settings = settings
         self._codecs: Mapping[Tier, Codec] | None = None
@@ -130,11 +134,15 @@ class Producer:
         `require_topics` raises.
         """
         self._check_usable()
-        codecs = self._require_codecs()
-        prepared = prepare(request, tier=tier, traceparent=traceparent, codecs=codecs, now_ms=self._clock.wall_ms())
-        self._single.require_topics()
         done = threading.Event()
-        pending = self._single.send(prepared, done=done)
+        try:
+            codecs = self._require_codecs()
+            prepared = prepare(request, tier=tier, traceparent=traceparent, codecs=codecs, now_ms=self._clock.wall_ms())
+            self._single.require_topics()
+            pending = self._single.send(prepared, done=done)
+        except ForebayError as error:
+            self._metrics.failed(self._pool.name, error.reason)
+            raise
         self._reports.wake()
         done.wait()
         assert pending.outcome is not None
@@ -158,6 +166,7 @@ class Producer:
                 prepared = prepare(request, tier=tier, traceparent=None, codecs=codecs, now_ms=self._clock.wall_ms())
                 sent.append(sender.send(prepared))
             except ForebayError as error:
+                self._metrics.failed(self._pool.name, error.reason)
                 sent.append(error)
             if number % _BATCH_POLL_RECORDS == 0:
                 sender.serve_reports(timeout_seconds=0)
@@ -221,10 +230,14 @@ class Producer:
                     [request_id], timeout_seconds=timeout_seconds, since_ms=since_ms, replay_count=replay_count
                 )
             )
-        value = watch.wait(asked, timeout_seconds=timeout_seconds)
+        with self._metrics.awaiting(self._pool.name):
+            value = watch.wait(asked, timeout_seconds=timeout_seconds)
         if value is None:
+            self._metrics.timed_out(self._pool.name)
             raise _no_outcome([request_id], timeout_seconds)
-        return decode_result(value)
+        result = decode_result(value)
+        self._metrics.outcome(self._pool.name, result.status)
+        return result
 
     def outcomes(
         self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int | None = None
@@ -279,6 +292,7 @@ class Producer:
             linger_ms=linger_ms,
             delivery_seconds=self._delivery_seconds,
             clock=self._clock,
+            metrics=self._metrics,
         )
 
     def _bulk_sender(self) -> Sender:
@@ -339,18 +353,25 @@ class Producer:
         firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
         if missing is not None and not missing:
             return
-        with ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock) as reader:
+        pool = self._pool.name
+        with (
+            self._metrics.awaiting(pool),
+            ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock) as reader,
+        ):
             while (left_seconds := give_up_at - self._clock.monotonic()) > 0:
                 for result, _ in reader.read(timeout_seconds=min(left_seconds, 0.2)):
                     if missing is None:
                         if firsts.is_first(result.request_id, result.replay_count):
+                            self._metrics.outcome(pool, result.status)
                             yield result
                     elif result.request_id in missing and result.replay_count == replay_count:
                         missing.remove(result.request_id)
+                        self._metrics.outcome(pool, result.status)
                         yield result
                         if not missing:
                             return
         if missing:
+            self._metrics.timed_out(pool)
             raise _no_outcome(sorted(missing), timeout_seconds)
 
 

@@ -10,8 +10,26 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import Metric
 
+from forebay_producer.errors import (
+    NotDeliveredError,
+    PastDeadlineError,
+    ProducerClosedError,
+    QueueFullError,
+    RecordTooLargeError,
+)
 from forebay_schemas.clock import Clock
-from forebay_schemas.metrics import Sheet, counter, gauge
+from forebay_schemas.errors import (
+    AuthenticationFailedError,
+    BrokerUnreachableError,
+    DeniedError,
+    EnvelopeError,
+    KafkaFailedError,
+    TlsFailedError,
+    TopicMissingError,
+    UsageError,
+)
+from forebay_schemas.metrics import Sheet, counter, gauge, histogram
+from forebay_schemas.schema_registry import SchemaRegistryRefusedError, SchemaRegistryUnreachableError
 from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, DEFAULT_TTL_MS
 
 if TYPE_CHECKING:
@@ -35,6 +53,37 @@ EXPORTER_METRICS: Final = (
     gauge("forebay_exporter_up", "1 while the pool can be read"),
     gauge("forebay_exporter_age_seconds", "Age of the last reading; none before the first"),
 )
+
+LIBRARY_METRICS: Final = (
+    counter("forebay_submitted_total", "Requests that the brokers acknowledged", "tier"),
+    counter("forebay_submit_failures_total", "Requests that were refused or not acknowledged", "reason"),
+    histogram("forebay_submit_seconds", "From handing it to the Kafka client to the brokers' acknowledgement", "tier"),
+    counter("forebay_outcomes_received_total", "Outcomes that callers were given", "status"),
+    counter("forebay_outcome_timeouts_total", "Waits for outcomes that ended without"),
+    gauge("forebay_outcome_waits", "Callers that wait for outcomes now"),
+)
+
+SUBMIT_FAILURE_REASONS: Final = tuple(
+    each.reason
+    for each in (
+        UsageError,
+        EnvelopeError,
+        PastDeadlineError,
+        RecordTooLargeError,
+        TopicMissingError,
+        QueueFullError,
+        BrokerUnreachableError,
+        KafkaFailedError,
+        AuthenticationFailedError,
+        TlsFailedError,
+        DeniedError,
+        NotDeliveredError,
+        ProducerClosedError,
+        SchemaRegistryUnreachableError,
+        SchemaRegistryRefusedError,
+    )
+)
+"""Those of the errors that a submit can end with."""
 
 
 class ExporterCollector:

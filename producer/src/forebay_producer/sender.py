@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
 from forebay_producer.errors import NotDeliveredError, ProducerClosedError, QueueFullError, RecordTooLargeError
+from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.prepare import Prepared
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
@@ -56,11 +57,13 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Pending:
     """A record that was handed to librdkafka. Once it is reported on, ``outcome`` is there, and ``done`` is set."""
 
-    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "topic")
+    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "sent_at", "tier", "topic")
 
     def __init__(self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None) -> None:
         self._sender = sender
         self.request_id = prepared.request_id
+        self.tier = prepared.tier
+        self.sent_at = 0.0
         self.topic = topic
         self.record_bytes = len(prepared.value) + len(prepared.request_id) + headers_size_bytes(prepared.headers)
         self.done = done
@@ -81,7 +84,14 @@ class Sender:
     """
 
     def __init__(
-        self, connection: KafkaConnection, *, pool: Pool, linger_ms: int | None, delivery_seconds: float, clock: Clock
+        self,
+        connection: KafkaConnection,
+        *,
+        pool: Pool,
+        linger_ms: int | None,
+        delivery_seconds: float,
+        clock: Clock,
+        metrics: ProducerMetrics,
     ) -> None:
         self._connection = connection
         self._pool = pool
@@ -92,6 +102,8 @@ class Sender:
         self._refusal: ForebayError | None = None
         self._delivery_seconds = delivery_seconds
         self._clock = clock
+        self._metrics = metrics
+        metrics.add_pool(pool.name)
         self._fatal: KafkaError | None = None
         self._closed = False
         self._in_flight: set[Pending] = set()
@@ -122,6 +134,7 @@ class Sender:
         Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.
         """
         pending = Pending(self, prepared, self._topics[prepared.tier], done)
+        pending.sent_at = self._clock.monotonic()
         self._in_flight.add(pending)
         try:
             self._produce(prepared, pending)
@@ -223,7 +236,10 @@ class Sender:
         """What a delivery report means."""
         self._in_flight.discard(pending)
         if error is not None:
-            return self._explain(error, pending)
+            failure = self._explain(error, pending)
+            self._metrics.failed(self._pool.name, failure.reason)
+            return failure
+        self._metrics.acknowledged(self._pool.name, pending.tier, self._clock.monotonic() - pending.sent_at)
         partition, offset = message.partition(), message.offset()
         assert partition is not None
         assert offset is not None

@@ -1,0 +1,112 @@
+"""What the exporter makes of what it read: rate, waits and risks, and counters that only grow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from forebay_producer.backlog import PartitionState
+from forebay_producer.exporter_figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
+from forebay_schemas.coordination import Capacity
+from forebay_schemas.tiers import TIERS, Tier
+
+
+def worker(share: int, service_seconds: float | None, *, draining: bool = False) -> Capacity:
+    return Capacity(
+        worker=f"w-{share}",
+        backend="engine:8000",
+        limit_requests=100,
+        share_requests=share,
+        in_flight=0,
+        wanted={},
+        ended_per_second=0.0,
+        service_seconds=service_seconds,
+        draining=draining,
+    )
+
+
+def partition(waiting: int, *, done: int = 0, running: int = 0) -> PartitionState:
+    return PartitionState(first=0, end=done + waiting, committed=done, finished_beyond=0, running=running)
+
+
+def pool(
+    workers: list[Capacity],
+    waiting: dict[Tier, int],
+    *,
+    retries: int = 0,
+    running: int = 0,
+    age: float = 0.0,
+    heard_all: bool = True,
+    done: int = 0,
+    before: PoolFigures | None = None,
+) -> PoolFigures:
+    readings = {
+        tier: TierReading(
+            requests=(partition(waiting.get(tier, 0), done=done, running=running),),
+            retries=(partition(retries),),
+            oldest_age_seconds=age,
+        )
+        for tier in TIERS
+    }
+    return figures_of(readings, dead_lettered=done, workers=workers, heard_all=heard_all, before=before)
+
+
+@pytest.mark.parametrize(
+    ("workers", "rate"),
+    [
+        ([], 0.0),
+        ([worker(4, None)], None),
+        ([worker(4, 2.0)], 2.0),
+        ([worker(4, 2.0), worker(8, 1.0)], 10.0),
+        # As fast as the others, until it has answered itself.
+        ([worker(4, 2.0), worker(8, None)], 6.0),
+        ([worker(4, 2.0), worker(8, 1.0, draining=True)], 2.0),
+        ([worker(8, 1.0, draining=True)], 0.0),
+        ([worker(0, 1.0)], 0.0),
+    ],
+)
+def test_the_rate_is_what_may_be_in_flight_by_what_a_request_takes(workers: list[Capacity], rate: float | None) -> None:
+    assert serving_rate(workers) == rate
+
+
+def test_a_tier_waits_for_what_is_ahead_in_it_and_above() -> None:
+    figures = pool([worker(4, 2.0)], {Tier.HIGH: 3, Tier.MID: 15, Tier.LOW: 100})
+    waits = [figures.tiers[tier].wait_seconds for tier in TIERS]
+    assert waits == [1.5, 9.0, 59.0]
+    assert [figures.tiers[tier].risk for tier in TIERS] == [0.5, 0.5, pytest.approx(59 / 51_840)]
+    assert figures.limit_requests == 4
+
+
+def test_what_runs_waits_for_nobody_and_retries_wait_too() -> None:
+    figures = pool([worker(1, 1.0)], {Tier.HIGH: 5}, running=2, retries=4)
+    high = figures.tiers[Tier.HIGH]
+    assert (high.backlog_records, high.retry_backlog_records, high.wait_seconds) == (5, 4, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("workers", "waiting", "heard_all", "age", "wait_seconds", "risk"),
+    [
+        ([], 0, True, 0.0, 0.0, 0.0),
+        ([], 1, True, 0.5, math.inf, RISK_MAX),
+        # Nobody was heard yet, but for too short a time: the oldest has waited so long at least.
+        ([], 1, False, 1.5, None, 0.5),
+        ([worker(4, None)], 8, True, 6.0, None, 2.0),
+        ([worker(4, 2.0)], 10_000, True, 6.0, 5_000.0, RISK_MAX),
+    ],
+)
+def test_the_risk_is_finite_and_known_whatever_is_known_of_the_workers(
+    workers: list[Capacity], waiting: int, heard_all: bool, age: float, wait_seconds: float | None, risk: float
+) -> None:
+    high = pool(workers, {Tier.HIGH: waiting}, heard_all=heard_all, age=age).tiers[Tier.HIGH]
+    assert (high.wait_seconds, high.risk) == (wait_seconds, risk)
+
+
+def test_counters_only_grow_until_the_topics_are_made_anew() -> None:
+    first = pool([], {Tier.HIGH: 4}, done=100)
+    assert (first.tiers[Tier.HIGH].enqueued, first.tiers[Tier.HIGH].dequeued, first.dead_lettered) == (104, 100, 100)
+    # A commit that knows less of what is finished beyond it, and an end that a new leader does not have.
+    second = pool([], {Tier.HIGH: 40}, done=60, before=first)
+    assert (second.tiers[Tier.HIGH].enqueued, second.tiers[Tier.HIGH].dequeued, second.dead_lettered) == (104, 100, 100)
+    third = pool([], {Tier.HIGH: 2}, done=1, before=second)
+    assert (third.tiers[Tier.HIGH].enqueued, third.tiers[Tier.HIGH].dequeued, third.dead_lettered) == (3, 1, 1)
