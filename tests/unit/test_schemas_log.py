@@ -110,3 +110,21 @@ except ValueError:
     assert "ValueError: boom" in text
     assert not text.startswith("{")
     assert "confidential" not in text
+
+
+def test_a_line_that_speaks_of_a_request_has_the_ids_of_its_trace() -> None:
+    told, spoken, hostile, other = run("""
+from forebay_schemas.log import spoken_of
+traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+log.info("told", traceparent=traceparent)
+token = spoken_of.set(traceparent)
+logging.getLogger("users.handler").warning("spoken of")
+spoken_of.reset(token)
+log.info("hostile", traceparent="\\n" * 600)
+log.info("of no request", traceparent=None)
+""")
+    for line in (told, spoken):
+        assert line["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
+        assert line["span_id"] == "b7ad6b7169203331"
+    assert all("traceparent" not in line for line in (told, spoken, hostile, other))
+    assert all("trace_id" not in line for line in (hostile, other))

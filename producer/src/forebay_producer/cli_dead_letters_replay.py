@@ -25,6 +25,7 @@ from forebay_producer.dead_letters_run import InterruptedRunError, Run
 from forebay_producer.dead_letters_selection import Selection
 from forebay_producer.dead_letters_view import printable
 from forebay_producer.results_reader import ResultsReader
+from forebay_producer.tracing import make_tracing
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.entry import EXIT_INTERRUPTED
@@ -150,6 +151,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
                 )
             )
         )
+        tracing = stack.enter_context(closing(make_tracing(session.settings.traces, service="forebay")))
         replayer = Replayer(
             session.connection,
             **common,
@@ -158,6 +160,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
             by=by,
             ttl_ms=asked.ttl_ms,
             wait_seconds=wait_seconds,
+            tracing=tracing,
         )
         backlog = stack.enter_context(BacklogReader(session.connection, **common))
         results = None

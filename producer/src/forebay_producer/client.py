@@ -23,6 +23,7 @@ from forebay_producer.prepare import prepare
 from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
+from forebay_producer.tracing import make_tracing
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.control import ControlAction
 from forebay_schemas.envelope import Codec, Request
@@ -91,6 +92,8 @@ class Producer:
         self._settings = settings
         self._codecs: Mapping[Tier, Codec] | None = None
         self._delivery_seconds = settings.delivery_timeout_seconds
+        self._tracing = make_tracing(settings.traces, service="forebay-producer")
+        self._stop_tracing = weakref.finalize(self, self._tracing.close)
         # Single requests go at once, batches are made full: with a linger of 0 a batch takes twice the time (measured),
         # with one of 5 ms a single request takes that much longer.
         self._single = self._make_sender(linger_ms=0)
@@ -127,6 +130,7 @@ class Producer:
 
         ``request`` is the envelope; ``request_id`` and the deadline are filled in when missing, and what is no field of
         the envelope is sent along. ``tier`` says what ``priority`` does not. Waits while the local queue is full.
+        ``traceparent``: the trace that it belongs to, instead of the caller's own where OpenTelemetry is in use.
 
         Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for a request that
         cannot be; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement came in
@@ -271,6 +275,7 @@ class Producer:
         undelivered = self._single.close()
         if self._bulk is not None:
             undelivered += self._bulk.close()
+        self._stop_tracing()
         if undelivered:
             _log.warning("closed with requests not acknowledged", requests=len(undelivered))
         return undelivered
@@ -293,6 +298,7 @@ class Producer:
             delivery_seconds=self._delivery_seconds,
             clock=self._clock,
             metrics=self._metrics,
+            tracing=self._tracing,
         )
 
     def _bulk_sender(self) -> Sender:

@@ -17,6 +17,7 @@ from forebay_producer.dead_letters import Refusal, Replay
 from forebay_producer.dead_letters_audit import IntendedReplay, Intent, audit_of
 from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
 from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_producer.tracing import SendSpan, SendTracing
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError
 from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
@@ -62,8 +63,10 @@ class Replayer:
         by: str,
         ttl_ms: int | None,
         wait_seconds: float,
+        tracing: SendTracing,
     ) -> None:
         self._run = run
+        self._tracing = tracing
         self._clock = clock
         self._topic_id = topic_id
         self._by = by
@@ -135,29 +138,33 @@ class Replayer:
         failed: list[tuple[Replay, KafkaError]] = []
         under_way = 0
 
-        def reported(replay: Replay, error: KafkaError | None, message: Message) -> None:
+        def reported(replay: Replay, span: SendSpan, error: KafkaError | None, message: Message) -> None:
             partition, offset = message.partition(), message.offset()
             if error is not None:
+                span.failed(error.name())
                 failed.append((replay, error))
             else:
                 assert partition is not None
                 assert offset is not None
+                span.delivered(partition, offset)
                 delivered.append((replay, partition, offset))
 
         while under_way < len(batch) and now() - began <= ACT_SECONDS:
             replay = batch[under_way]
+            span = self._tracing.replaying(replay, run_id=run.run_id)
             try:
                 run.client.produce(
                     replay.topic,
                     replay.value,
                     replay.key,
-                    headers=[*replay.headers],
-                    on_delivery=partial(reported, replay),
+                    headers=span.headers(replay.headers),
+                    on_delivery=partial(reported, replay, span),
                 )
             except BufferError:
                 run.client.poll(_POLL_SECONDS)
                 continue
             except KafkaException as problem:
+                span.failed(problem.args[0].name())
                 failed.append((replay, problem.args[0]))
             self.in_doubt = True
             under_way += 1

@@ -16,6 +16,7 @@ from confluent_kafka import Producer as KafkaProducer
 from forebay_producer.errors import NotDeliveredError, ProducerClosedError, QueueFullError, RecordTooLargeError
 from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.prepare import Prepared
+from forebay_producer.tracing import NO_TRACING, SendSpan, SendTracing
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.headers import headers_size_bytes
@@ -57,10 +58,17 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Pending:
     """A record that was handed to librdkafka. Once it is reported on, ``outcome`` is there, and ``done`` is set."""
 
+<<<<<<< HEAD
     __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "sent_at", "tier", "topic")
+=======
+    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "span", "topic")
+>>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
 
-    def __init__(self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None) -> None:
+    def __init__(
+        self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None, span: SendSpan
+    ) -> None:
         self._sender = sender
+        self.span = span
         self.request_id = prepared.request_id
         self.tier = prepared.tier
         self.sent_at = 0.0
@@ -71,7 +79,11 @@ class Pending:
 
     def report(self, error: KafkaError | None, message: Message) -> None:
         """librdkafka's delivery report. Never raises."""
-        self.outcome = self._sender.judge(self, error, message)
+        self.outcome = outcome = self._sender.judge(self, error, message)
+        if isinstance(outcome, Submitted):
+            self.span.delivered(outcome.partition, outcome.offset)
+        else:
+            self.span.failed(outcome.reason)
         if self.done is not None:
             self.done.set()
 
@@ -91,9 +103,14 @@ class Sender:
         linger_ms: int | None,
         delivery_seconds: float,
         clock: Clock,
+<<<<<<< HEAD
         metrics: ProducerMetrics,
+=======
+        tracing: SendTracing = NO_TRACING,
+>>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
     ) -> None:
         self._connection = connection
+        self._tracing = tracing
         self._pool = pool
         self._topics = {tier: pool.requests(tier) for tier in TIERS}
         self._topics_exist = False
@@ -133,13 +150,19 @@ class Sender:
 
         Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.
         """
+<<<<<<< HEAD
         pending = Pending(self, prepared, self._topics[prepared.tier], done)
         pending.sent_at = self._clock.monotonic()
+=======
+        topic = self._topics[prepared.tier]
+        pending = Pending(self, prepared, topic, done, self._tracing.sending(prepared, topic))
+>>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
         self._in_flight.add(pending)
         try:
             self._produce(prepared, pending)
-        except BaseException:
+        except BaseException as error:
             self._in_flight.discard(pending)
+            pending.span.failed(error.reason if isinstance(error, ForebayError) else type(error).__name__)
             raise
         return pending
 
@@ -180,6 +203,7 @@ class Sender:
 
     def _produce(self, prepared: Prepared, pending: Pending) -> None:
         give_up_at: float | None = None
+        headers = pending.span.headers(prepared.headers)
         while True:
             if self._closed:
                 raise ProducerClosedError("the producer is closed")
@@ -188,7 +212,7 @@ class Sender:
                     pending.topic,
                     value=prepared.value,
                     key=prepared.request_id,
-                    headers=[*prepared.headers] if prepared.headers else None,
+                    headers=headers,
                     on_delivery=pending.report,
                 )
             except BufferError:

@@ -28,16 +28,17 @@ class Execution:
 
     __slots__ = (
         *("_ledger", "_started_at_ms", "attempt", "ended", "fault", "output_tokens", "path", "prompt_tokens"),
-        *("replay_count", "request_id", "status", "worker"),
+        *("replay_count", "request_id", "status", "traceparent", "worker"),
     )
 
     def __init__(self, *, ledger: ExecutionLedger, request_id: str, path: str, started_at_ms: int) -> None:
         self.request_id = request_id
         self.path = path
         self.worker: str | None = None
-        """Who asked, for which attempt and which replay, if the client says so as Forebay's worker does."""
+        """Who asked, for which attempt, replay and trace, if the client says so as Forebay's worker does."""
         self.attempt: str | None = None
         self.replay_count: str | None = None
+        self.traceparent: str | None = None
         self.status: int | None = None
         """The HTTP status; None when no status line was sent."""
         self.fault: str | None = None
@@ -93,6 +94,7 @@ class ExecutionLedger:
                 "worker": execution.worker,
                 "attempt": execution.attempt,
                 "replay_count": execution.replay_count,
+                "traceparent": execution.traceparent,
                 "started_at_ms": started_at_ms,
                 "ended_at_ms": self._clock.wall_ms(),
                 "outcome": outcome.value,

@@ -125,6 +125,7 @@ class EngineServer:
         execution.worker = http.headers.get("x-forebay-worker")
         execution.attempt = http.headers.get("x-forebay-attempt")
         execution.replay_count = http.headers.get("x-forebay-replay-count")
+        execution.traceparent = http.headers.get("traceparent")
         try:
             return await self._answer(http, execution)
         except UsageError as error:

@@ -28,6 +28,10 @@ WORKER: Final = "forebay-worker"
 EXPEDITED_FROM: Final = "forebay-expedited-from"
 EXPEDITED_TIER: Final = "forebay-expedited-tier"
 TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+PREVIOUS_SPAN: Final = "forebay-previous-span"
+"""The last attempt's span, in the form of a traceparent: the next attempt links to it."""
+
 CONTENT_TYPE: Final = "content-type"
 
 # Names that spring-kafka's DeadLetterPublishingRecoverer writes, so that existing tools read our dead letters.

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from forebay_schemas.trace_context import parse_traceparent
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
+
+spoken_of: Final[ContextVar[str | None]] = ContextVar("forebay_spoken_of", default=None)
+"""The traceparent of the request that the present task works on: its lines get the ids, a handler's own lines too."""
 
 
 def configure_logging(*, level: str, service: str) -> None:
     """Sets up structlog and Python's logging (librdkafka and aiohttp use it) for the whole process, all its threads.
 
     ``level`` is debug, info, warning or error. Every line has ``event``, ``level``, ``logger``, ``service`` and
-    ``timestamp`` (ISO 8601, UTC); an exception becomes the text ``exception``.
+    ``timestamp`` (ISO 8601, UTC); an exception becomes the text ``exception``. Where a request is spoken of that
+    belongs to a trace (``traceparent=`` of a line, or `spoken_of`), also ``trace_id`` and ``span_id``.
     """
 
     # A context variable would not do: a new thread starts without any.
@@ -31,6 +38,7 @@ def configure_logging(*, level: str, service: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         name_service,
+        _add_trace_ids,
     ]
     structlog.configure(
         processors=[
@@ -54,3 +62,10 @@ def configure_logging(*, level: str, service: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _add_trace_ids(_logger: object, _method: str, event: EventDict) -> EventDict:
+    found = parse_traceparent(event.pop("traceparent", None) or spoken_of.get())
+    if found is not None:
+        event["trace_id"], event["span_id"] = found.trace_id, found.span_id
+    return event

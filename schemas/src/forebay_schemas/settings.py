@@ -29,6 +29,7 @@ from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
 from forebay_schemas.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
 from forebay_schemas.topics import Pool
+from forebay_schemas.tracing import TracesSwitch
 
 ENV_PREFIX: Final = "FOREBAY_"
 
@@ -42,6 +43,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "SCHEMA_REGISTRY_URL",
         "SCHEMA_REGISTRY_PROPERTIES",
         "LOG_LEVEL",
+        "TRACES",
         # producer
         "CODEC",
         "DELIVERY_TIMEOUT_SECONDS",
@@ -113,6 +115,9 @@ class CommonSettings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least level logged: debug, info, warning or error"
+    )
+    traces: TracesSwitch = Field(
+        default="auto", description="OpenTelemetry spans: on, off, or auto: where an OTEL_ variable names an endpoint"
     )
 
     # What `load_settings` hands to the sources, which pydantic makes per class.

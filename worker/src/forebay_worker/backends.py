@@ -18,7 +18,6 @@ import msgspec
 import structlog
 
 from forebay_schemas.errors import UsageError
-from forebay_schemas.headers import TRACEPARENT
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_worker.engine_priority import with_priority
@@ -104,9 +103,8 @@ class HttpBackend:
             "x-request-id": request.request_id,
             "x-forebay-attempt": str(work.attempt),
             "x-forebay-replay-count": str(work.history.replay_count),
+            **work.trace_headers,
         }
-        if work.history.traceparent is not None:
-            headers[TRACEPARENT] = work.history.traceparent
         try:
             payload = with_priority(work, bytes(request.payload), self._priority_order)
             reply = await self._post(url, data=payload, headers=headers)
@@ -214,6 +212,7 @@ def _refusal(reply: _Reply, *, may_retry: bool) -> Failure:
         reason=reason,
         error=error,
         of_backend=status == _TOO_MANY or status in _UNAVAILABLE,
+        http_status=status,
         refused=status in _TOO_MUCH,
         retryable=may_retry,
         retry_after_seconds=seconds,

@@ -6,7 +6,10 @@ twentieth failure is no bigger than the first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from forebay_schemas import headers as h
 from forebay_schemas.headers import Header, headers_size_bytes, record_headers, replace_headers
@@ -15,6 +18,8 @@ from forebay_worker.work import Work
 
 ERROR_CHARS_MAX = 1_000
 KEPT_KEY_BYTES_MAX = 1_000
+
+NOTHING_MORE: Final[Mapping[str, str]] = MappingProxyType({})
 
 _OURS = frozenset(
     (
@@ -48,14 +53,24 @@ class OutRecord:
         return len(self.key or b"") + len(self.value or b"") + headers_size_bytes(self.headers)
 
 
-def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: Reason, error: str) -> OutRecord:
+def dead_letter(
+    work: Work,
+    *,
+    topic: str,
+    group: str,
+    worker_id: str,
+    reason: Reason,
+    error: str,
+    onward: Mapping[str, str] = NOTHING_MORE,
+) -> OutRecord:
     """The record that preserves a request nothing more will be tried for, with why and where it died.
 
-    The error's text is cut to fit the headers' limit.
+    The error's text is cut to fit the headers' limit. ``onward``: headers of its trace.
     """
     record = work.record
     timestamp = record.timestamp()[1]
     ours = {
+        **onward,
         h.REASON: reason.code,
         h.ATTEMPT: str(work.attempt),
         h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
@@ -75,10 +90,13 @@ def dead_letter(work: Work, *, topic: str, group: str, worker_id: str, reason: R
     return OutRecord(topic=topic, key=record.key(), value=record.value(), headers=headers)
 
 
-def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> OutRecord:
+def retry_record(
+    work: Work, *, topic: str, not_before: int, reason: Reason, onward: Mapping[str, str] = NOTHING_MORE
+) -> OutRecord:
     """The record that asks for the next execution, not before ``not_before`` (epoch milliseconds)."""
     record = work.record
     ours = {
+        **onward,
         h.ATTEMPT: str(work.attempt + 1),
         h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
         h.NOT_BEFORE: str(not_before),
@@ -89,10 +107,11 @@ def retry_record(work: Work, *, topic: str, not_before: int, reason: Reason) -> 
     )
 
 
-def expedited_record(work: Work, *, topic: str) -> OutRecord:
+def expedited_record(work: Work, *, topic: str, onward: Mapping[str, str] = NOTHING_MORE) -> OutRecord:
     """The record that carries a request on to the high tier: it runs at once there, with the deadline that it had."""
     record = work.record
     ours = {
+        **onward,
         h.ATTEMPT: str(work.attempt),
         h.FIRST_ENQUEUED_AT: str(work.first_enqueued_at),
         h.EXPEDITED_FROM: f"{record.topic()}:{record.partition()}:{record.offset()}",

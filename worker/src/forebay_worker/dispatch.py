@@ -31,6 +31,7 @@ from forebay_worker.shedder import Shedder
 from forebay_worker.signals.gpu_watch import GpuWatch
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.stats import Stats
+from forebay_worker.tracing import NO_TRACING, Tracing
 from forebay_worker.work import Answer, Failure, Work
 
 FAILURES_AMONG_ANSWERS_MAX = 3
@@ -79,6 +80,7 @@ class Dispatcher:
         stats: Stats,
         buffer_bytes_max: int,
         retries_max: int,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
         self.lanes = lanes
@@ -98,6 +100,7 @@ class Dispatcher:
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
+        self._tracing = tracing
         self._attempts_max = retries_max + 1
         self.lookahead = Lookahead(lanes=lanes, lane_bytes_max=buffer_bytes_max // len(TIERS), now=clock.monotonic())
         self.backend_trouble: str | None = None
@@ -228,6 +231,7 @@ class Dispatcher:
                 self.lookahead.allow_all()
             now_ms = self._clock.wall_ms()
             if not work.assignment.claims.claim(work.offset):
+                self._tracing.let_go(work)
                 continue  # the partition was given up: its new owner runs the request
             if work.deadline_ms <= now_ms:
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
@@ -243,6 +247,7 @@ class Dispatcher:
             self.running[id(work)] = work
             self.running_by_tier[work.assignment.tier] += 1
             self._stats.dispatched(work, now_ms)
+            self._tracing.started(work, now, now_ms)
             return work
 
     @property
@@ -269,6 +274,7 @@ class Dispatcher:
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""
         now = self._end(work, answer)
+        self._tracing.execution_ended(work, now, error=None)
         service_seconds = now - work.started
         self.lookahead.ended()
         self.shedder.answered(service_seconds)
@@ -283,6 +289,7 @@ class Dispatcher:
     def failed(self, work: Work, failure: Failure) -> None:
         """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
         now = self._end(work, None)
+        self._tracing.execution_ended(work, now, error=failure.reason.code)
         if failure.of_backend:
             self._backend_failed(work, failure, now)
             return
@@ -296,6 +303,7 @@ class Dispatcher:
     def gave_up(self, work: Work, *, deadline_passed: bool) -> None:
         """The execution was cancelled: at its deadline, or because the worker stops and gives the request back."""
         now = self._end(work, None)
+        self._tracing.execution_ended(work, now, error="given_up")
         self.breaker.ended(now, started=work.started)
         if deadline_passed and self._is_cancelled(work):
             self.lookahead.ended()
@@ -305,6 +313,7 @@ class Dispatcher:
             self.lookahead.ended()
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
         else:
+            self._tracing.let_go(work)
             work.assignment.claims.release(work.offset)
 
     def tick(self) -> None:
@@ -470,6 +479,7 @@ class Dispatcher:
     def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
         if work.assignment.lost:
             # Taken away without a hand-over: its new owner runs the request again, so a failure here decides nothing.
+            self._tracing.let_go(work)
             work.assignment.claims.release(work.offset)
             return
         assert work.request is not None
@@ -500,3 +510,5 @@ class Dispatcher:
         work.assignment.claims.release(work.offset)
         if work.assignment.claims.is_open:
             self.lanes.push(work, self._clock.monotonic())
+        else:
+            self._tracing.let_go(work)

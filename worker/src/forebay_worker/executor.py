@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from forebay_schemas.log import spoken_of
 from forebay_schemas.reasons import Reason
 from forebay_worker.backends import Backend, BackendFailed
 from forebay_worker.dispatch import Dispatcher
@@ -85,6 +86,7 @@ class Executor:
         runs = 0
         while work is not None:
             running[id(work)] = task
+            spoken_of.set(work.traceparent)
             try:
                 answer = await self._backend.run(work)
             except BackendFailed as error:
@@ -105,6 +107,7 @@ class Executor:
             else:
                 dispatcher.answered(work, answer)
             finally:
+                spoken_of.set(None)
                 del running[id(work)]
                 self._overdue.discard(id(work))
             if task.cancelling():

@@ -25,6 +25,7 @@ from forebay_worker.broker_clock import Acknowledged
 from forebay_worker.dead_letters import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.known import KnownOutcomes
 from forebay_worker.stats import Stats
+from forebay_worker.tracing import NO_TRACING, Tracing
 from forebay_worker.work import Answer, Failure, Work
 
 UNDELIVERED_RECORDS_MAX = 20_000
@@ -84,12 +85,14 @@ class Reporter:
         stats: Stats,
         on_acknowledged: Callable[[Acknowledged], None] = lambda _: None,
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time.
 
         ``explain`` says in words what is wrong when writing to a topic failed.
         """
         self._explain = explain
+        self._tracing = tracing
         self._producer = producer
         self._pool = pool
         self._results_topic = pool.results
@@ -157,6 +160,7 @@ class Reporter:
             return
         self._stats.ended(work, Reason.COMPLETED, service_seconds)
         work.outcome = Reason.COMPLETED
+        self._tracing.decided(work, Reason.COMPLETED)
         work.awaiting = 1
         self._produce_result(work, request_id.encode(), value)
 
@@ -183,10 +187,14 @@ class Reporter:
     def retry(self, work: Work, failure: Failure, *, delay_seconds: int) -> None:
         """The execution failed and is tried again after a delay, by whoever reads the retry topic then."""
         self._stats.retries[work.tier] += 1
+        self._tracing.passed_on(work, "retried", failure.reason)
         work.awaiting = 1
         topic = self._pool.retry(work.tier, delay_seconds)
         not_before = self._clock.wall_ms() + delay_seconds * 1000
-        self._produce(work, retry_record(work, topic=topic, not_before=not_before, reason=failure.reason))
+        onward = self._tracing.onward(work)
+        self._produce(
+            work, retry_record(work, topic=topic, not_before=not_before, reason=failure.reason, onward=onward)
+        )
 
     def cancelled(self, work: Work, *, service_seconds: float | None = None) -> None:
         """Somebody asked for its end."""
@@ -195,8 +203,9 @@ class Reporter:
 
     def expedite(self, work: Work) -> None:
         """The request goes on in the high tier: finished here when it lies there."""
+        self._tracing.passed_on(work, "expedited")
         work.awaiting = 1
-        self._produce(work, expedited_record(work, topic=self._high_topic))
+        self._produce(work, expedited_record(work, topic=self._high_topic, onward=self._tracing.onward(work)))
 
     def answer_control(
         self, action: ControlAction, request_id: str, outcome: ControlOutcome, *, place: Any = None
@@ -226,6 +235,8 @@ class Reporter:
     def skip_duplicate(self, work: Work) -> None:
         """The request has its outcome already: its record is finished without another."""
         self._stats.duplicates[work.tier] += 1
+        self._tracing.passed_on(work, "duplicate")
+        self._tracing.delivered(work, self._clock.monotonic())
         work.assignment.done.append(work.offset)
 
     def failed(self, work: Work, failure: Failure, *, service_seconds: float | None) -> None:
@@ -292,6 +303,7 @@ class Reporter:
     ) -> None:
         self._stats.ended(work, reason, service_seconds)
         work.outcome = reason
+        self._tracing.decided(work, reason)
         request_id = work.request_id
         work.awaiting = int(dead) + int(request_id is not None)
         if dead:
@@ -303,6 +315,7 @@ class Reporter:
                 worker_id=self._worker_id,
                 reason=reason,
                 error=error,
+                onward=self._tracing.onward(work),
             )
             self._produce(work, letter)
         if request_id is not None:
@@ -315,6 +328,7 @@ class Reporter:
             )
             self._produce_result(work, request_id.encode(), encode_result(result))
         if work.awaiting == 0:
+            self._tracing.delivered(work, self._clock.monotonic())
             work.assignment.done.append(work.offset)
 
     def _result(self, work: Work, reason: Reason, *, service_seconds: float | None, **more: Any) -> Result:
@@ -336,10 +350,11 @@ class Reporter:
 
     def _produce_result(self, work: Work, key: bytes, value: bytes) -> None:
         self._count(value)
+        headers = self._tracing.result_headers(work)
         try:
-            self._producer.produce(self._results_topic, value, key, headers=None, on_delivery=self._result_delivered)
+            self._producer.produce(self._results_topic, value, key, headers=headers, on_delivery=self._result_delivered)
         except (BufferError, KafkaException) as error:
-            self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
+            self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=headers or []), error)
             return
         if key in self._awaiting:
             self._awaiting_same_key.setdefault(key, deque()).append(work)
@@ -370,8 +385,8 @@ class Reporter:
         if error is None:
             self._delivered(work, message, message.value(), is_result=True)
             return
-        value = message.value()
-        self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=[]), error)
+        value, headers = message.value(), self._tracing.result_headers(work)
+        self._later(work, OutRecord(topic=self._results_topic, key=key, value=value, headers=headers or []), error)
 
     def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, message: Any) -> None:
         if error is None:
@@ -391,6 +406,7 @@ class Reporter:
         work.assignment.refused = None
         work.awaiting -= 1
         if work.awaiting == 0:
+            self._tracing.delivered(work, now)
             work.assignment.done.append(work.offset)
             if work.outcome is not None:
                 self._stats.durable(work, work.outcome, self._clock.wall_ms())
@@ -409,7 +425,13 @@ class Reporter:
         if isinstance(cause, KafkaError) and cause.fatal():
             self.fatal = cause.str()
         if record.topic == self._high_topic and (code in _TOO_LARGE or code in _REFUSED_FOR_GOOD):
-            log.error("not taken into the high tier", topic=record.topic, offset=work.offset, error=str(cause))
+            log.error(
+                "not taken into the high tier",
+                topic=record.topic,
+                offset=work.offset,
+                error=str(cause),
+                traceparent=work.traceparent,
+            )
             self._uncount(record.value)
             self.answer_control(ControlAction.EXPEDITE, work.request_id or "", ControlOutcome.REFUSED)
             self.on_expedite_refused(work)
@@ -423,9 +445,10 @@ class Reporter:
         if code in _REFUSED_FOR_GOOD:
             work.assignment.refused = f"{record.topic}: {why}"
             again_seconds = REFUSED_AGAIN_SECONDS
-            log.error("outcome refused; its partition stops", topic=record.topic, offset=work.offset, error=why)
+            say, event = log.error, "outcome refused; its partition stops"
         else:
-            log.warning("outcome not delivered; trying again", topic=record.topic, offset=work.offset, error=why)
+            say, event = log.warning, "outcome not delivered; trying again"
+        say(event, topic=record.topic, offset=work.offset, error=why, traceparent=work.traceparent)
         self._again[again_seconds].append((self._clock.monotonic() + again_seconds, work, record))
 
     def _without_size(self, work: Work, record: OutRecord) -> None:

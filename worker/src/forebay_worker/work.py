@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import msgspec
 
 from forebay_schemas.envelope import Request
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import History
+from forebay_schemas.headers import TRACEPARENT, History
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_worker.assignment import Assignment
@@ -30,6 +31,15 @@ class Record(Protocol):
     def error(self) -> Any: ...
 
 
+class Traced(Protocol):
+    """What tracing keeps of a request."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What tells whoever works on it now which span that is for."""
+        ...
+
+
 class Work(msgspec.Struct, gc=False):
     """A record that the worker owns until its outcome is durable.
 
@@ -40,7 +50,7 @@ class Work(msgspec.Struct, gc=False):
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
     unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
-    execution was to take when it started; 0 when unknown."""
+    execution was to take when it started; 0 when unknown. ``trace``: tracing's own; None without it."""
 
     record: Record
     assignment: Assignment
@@ -68,6 +78,7 @@ class Work(msgspec.Struct, gc=False):
     prefilled_before: float = 0.0
     prefilled_with: int = 0
     in_flight_seconds: float = 0.0
+    trace: Traced | None = None
 
     @property
     def is_read(self) -> bool:
@@ -82,6 +93,18 @@ class Work(msgspec.Struct, gc=False):
     def attempt(self) -> int:
         """The number of this execution among those that count: 1 for the first."""
         return self.history.attempt
+
+    @property
+    def traceparent(self) -> str | None:
+        """Which trace it belongs to: by the present span, else as its record came with it."""
+        return self.history.traceparent if self.trace is None else self.trace.headers[TRACEPARENT]
+
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """The same for whoever is asked to work on it."""
+        if self.trace is not None:
+            return self.trace.headers
+        return {} if self.history.traceparent is None else {TRACEPARENT: self.history.traceparent}
 
     @property
     def request_id(self) -> str | None:
@@ -103,14 +126,15 @@ class Failure:
     """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
 
     ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
-    to say. ``refused``: the backend said that this was too much for it. ``reached``: False when no byte of the request
-    can have come to the backend. ``retryable``: whether the same request may succeed later, when the reason alone does
-    not say it.
+    to say. ``http_status``: the answer's, if there was one. ``refused``: the backend said that this was too much for
+    it. ``reached``: False when no byte of the request can have come to the backend. ``retryable``: whether the same
+    request may succeed later, when the reason alone does not say it.
     """
 
     reason: Reason
     error: str
     of_backend: bool = False
+    http_status: int | None = None
     reached: bool = True
     refused: bool = False
     retryable: bool | None = None

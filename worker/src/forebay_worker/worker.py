@@ -54,6 +54,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
 from forebay_worker.stats import Stats
 from forebay_worker.status import limitation, pacing_status, running_status, shown, tiers_status
+from forebay_worker.tracing import make_tracing
 from forebay_worker.unread import Heard
 from forebay_worker.work import Work
 
@@ -92,6 +93,8 @@ class Worker:
         self._clock = BrokerClock(SystemClock())
         registry = settings.schema_registry()
         self._schemas = None if registry is None else SchemaFetcher(registry, clock=self._clock)
+        # After the handler's import, which may set OpenTelemetry up.
+        self._tracing = make_tracing(settings, self._clock)
         self._stats = Stats()
         self._overload = OverloadLadder()
         self._signals = self._make_signals()
@@ -122,6 +125,7 @@ class Worker:
             stats=self._stats,
             on_acknowledged=self._clock.acknowledged,
             explain=self._cluster.explain_writing,
+            tracing=self._tracing,
         )
         self._dispatcher = Dispatcher(
             clock=self._clock,
@@ -134,6 +138,7 @@ class Worker:
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
             retries_max=self._settings.max_retries,
+            tracing=self._tracing,
         )
         self._sharer = Sharer(
             sharing=make_sharing(self._settings, started_ms=self._clock.wall_ms()),
@@ -145,7 +150,7 @@ class Worker:
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
         self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
-        self._executor = Executor(dispatcher=self._dispatcher, backend=self._backend)
+        self._executor = Executor(dispatcher=self._dispatcher, backend=self._tracing.around(self._backend))
         await self._signals.start()
         try:
             await self._learn_broker_time()
@@ -161,6 +166,7 @@ class Worker:
             await self._signals.stop()
             await self._backend.close()
             await ops.stop()
+            await asyncio.to_thread(self._tracing.close)
         if self._executor.runner_count:
             # asyncio would wait for it for ever; all that it holds up has been delivered, committed and handed over.
             log.error("a handler ignores its cancellation; ending without it", handlers=self._executor.runner_count)

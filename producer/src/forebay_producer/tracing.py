@@ -1,0 +1,86 @@
+"""Spans of what is sent: the object that makes them, chosen once, when a client or a command starts. Never raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from forebay_schemas.headers import Header
+from forebay_schemas.tracing import TracesSwitch, open_traces
+
+if TYPE_CHECKING:
+    from forebay_producer.dead_letters import Replay
+    from forebay_producer.prepare import Prepared
+
+
+SentHeaders = list[tuple[str, str | bytes | None]]
+"""As confluent-kafka takes them."""
+
+
+class SendSpan(Protocol):
+    """One record on its way to the broker."""
+
+    def headers(self, given: Sequence[Header]) -> SentHeaders | None:
+        """The headers that it is to be sent with: those given, and the span's own."""
+        ...
+
+    def delivered(self, partition: int, offset: int) -> None:
+        """The broker has it."""
+
+    def failed(self, error: str) -> None:
+        """It has not, or nobody knows: ``error`` is the reason's word."""
+
+
+class SendTracing(Protocol):
+    """Begins a span for each record. From any thread: a span's parent is the caller's own."""
+
+    def sending(self, prepared: Prepared, topic: str) -> SendSpan:
+        """A request is submitted, below the span that its traceparent names, else below the caller's."""
+        ...
+
+    def replaying(self, replay: Replay, *, run_id: str) -> SendSpan:
+        """A dead letter is replayed, in the trace of the request that it was."""
+        ...
+
+    def close(self) -> None:
+        """Exports what is left, for a bounded time."""
+
+
+class _NoSpan:
+    def headers(self, given: Sequence[Header]) -> SentHeaders | None:
+        return [*given] if given else None
+
+    def delivered(self, partition: int, offset: int) -> None:
+        """Nothing."""
+
+    def failed(self, error: str) -> None:
+        """Nothing."""
+
+
+_NO_SPAN: Final = _NoSpan()
+
+
+class NoTracing:
+    """Nothing is recorded, and headers are sent as they are."""
+
+    def sending(self, prepared: Prepared, topic: str) -> SendSpan:  # noqa: ARG002 - as its protocol has it
+        return _NO_SPAN
+
+    def replaying(self, replay: Replay, *, run_id: str) -> SendSpan:  # noqa: ARG002
+        return _NO_SPAN
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+NO_TRACING = NoTracing()
+
+
+def make_tracing(switch: TracesSwitch, *, service: str) -> SendTracing:
+    """What the application, the setting or the OTEL_ variables ask for. Raises ``UsageError``."""
+    traces = open_traces(switch, service=service, package="forebay-producer", attributes={}, shared=False)
+    if traces is None:
+        return NO_TRACING
+    from forebay_producer.spans import SendSpans  # imports OpenTelemetry
+
+    return SendSpans(traces)

@@ -1,0 +1,68 @@
+"""Trace contexts between record headers and OpenTelemetry. Pure.
+
+Imports OpenTelemetry, so only what makes spans may import it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    TraceFlags,
+    TraceState,
+    set_span_in_context,
+)
+
+from forebay_schemas.headers import TRACEPARENT, TRACESTATE
+from forebay_schemas.trace_context import TraceContext
+
+TRACESTATE_CHARS_MAX: Final = 512
+MODEL_CHARS_MAX: Final = 128
+"""A model's name in an attribute is cut to this: a client wrote it."""
+
+# W3C Trace Context, section 3.3.1. Checked here since OpenTelemetry logs a line for each member that will not do.
+_MEMBER: Final = r"[ \t]*[a-z0-9][a-z0-9_\-*/]{0,240}(@[a-z][a-z0-9_\-*/]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~][ \t]*"
+_TRACESTATE: Final = re.compile(f"{_MEMBER}(,{_MEMBER}){{0,31}}", re.ASCII)
+
+
+def remote_span(found: TraceContext, tracestate: str | None = None) -> SpanContext:
+    """The span that a header names; a tracestate that breaks the format is left out."""
+    state = None
+    if tracestate and len(tracestate) <= TRACESTATE_CHARS_MAX and _TRACESTATE.fullmatch(tracestate):
+        state = TraceState.from_header([tracestate])
+    return SpanContext(int(found.trace_id, 16), int(found.span_id, 16), True, TraceFlags(found.flags), state)
+
+
+def below(span: SpanContext) -> Context:
+    """The context for children of that span."""
+    return set_span_in_context(NonRecordingSpan(span), Context())
+
+
+def traceparent_of(span: SpanContext) -> str:
+    """The span as the header names it."""
+    return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags & 0xFF:02x}"
+
+
+def headers_below(span: Span) -> dict[str, str]:
+    """The headers that make whoever reads them a child of the span."""
+    context = span.get_span_context()
+    headers = {TRACEPARENT: traceparent_of(context)}
+    if context.trace_state:
+        headers[TRACESTATE] = context.trace_state.to_header()
+    return headers
+
+
+def printable_key(key: bytes | None) -> str | None:
+    """A record's key as an attribute; None for one that is no short text."""
+    if not key or len(key) > 200:
+        return None
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() else None
