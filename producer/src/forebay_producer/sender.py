@@ -58,11 +58,7 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Pending:
     """A record that was handed to librdkafka. Once it is reported on, ``outcome`` is there, and ``done`` is set."""
 
-<<<<<<< HEAD
-    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "sent_at", "tier", "topic")
-=======
-    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "span", "topic")
->>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
+    __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "sent_at", "span", "tier", "topic")
 
     def __init__(
         self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None, span: SendSpan
@@ -103,11 +99,8 @@ class Sender:
         linger_ms: int | None,
         delivery_seconds: float,
         clock: Clock,
-<<<<<<< HEAD
         metrics: ProducerMetrics,
-=======
         tracing: SendTracing = NO_TRACING,
->>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
     ) -> None:
         self._connection = connection
         self._tracing = tracing
@@ -150,13 +143,9 @@ class Sender:
 
         Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.
         """
-<<<<<<< HEAD
-        pending = Pending(self, prepared, self._topics[prepared.tier], done)
-        pending.sent_at = self._clock.monotonic()
-=======
         topic = self._topics[prepared.tier]
         pending = Pending(self, prepared, topic, done, self._tracing.sending(prepared, topic))
->>>>>>> 1ee4524 (Traces: OpenTelemetry spans from submit to the engine, over Kafka, retries and replays; logs carry their ids)
+        pending.sent_at = self._clock.monotonic()
         self._in_flight.add(pending)
         try:
             self._produce(prepared, pending)
