@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap tools demo up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
+.PHONY: help bootstrap tools demo dashboards up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ demo: bootstrap ## a pulse of four times the valley rate on a real Kafka, or SCE
 
 up: bootstrap ## start the demo's stack (Kafka, engine, two workers) and leave it running
 	@$(BIN)/forebay-sandbox up
+
+dashboards: bootstrap tools ## write the chart's dashboards and draw them from a demo of three minutes, into docs/dashboards
+	@$(BIN)/forebay-sandbox dashboards --pictures docs/dashboards
 
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down

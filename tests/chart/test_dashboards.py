@@ -46,7 +46,7 @@ def test_the_files_are_what_the_package_would_write(tmp_path: Path) -> None:
     written = write_dashboards(tmp_path)
     assert [path.name for path in FILES] == sorted(path.name for path in written)
     for path in written:
-        assert (FOLDER / path.name).read_text() == path.read_text(), "write them again: make dashboards-json"
+        assert (FOLDER / path.name).read_text() == path.read_text(), "write them again: forebay-sandbox dashboards"
 
 
 @every_dashboard

@@ -143,7 +143,7 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert f"export FOREBAY_BOOTSTRAP_SERVERS={kafka.bootstrap_servers} FOREBAY_POOL=stack-that-stays" in first.stdout
     run = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())
     before = {process.pid for process in processes_of(run["token"])}
-    assert len(before) == 3  # an engine, two workers
+    assert len(before) == 4  # an engine, two workers, an exporter
     assert call(run["status"]["engine_url"], "GET", "/v1/models")[0] == 200
 
     again = sandbox("up", env=env, cwd=stack_folder)
@@ -163,7 +163,7 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert "is up" in repaired.stderr
     assert processes_of(run["token"]) == []
     now = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())
-    assert len(processes_of(now["token"])) == 3
+    assert len(processes_of(now["token"])) == 4
 
     down = sandbox("down", env=env, cwd=stack_folder)
     assert down.returncode == 0, down.stderr

@@ -1,4 +1,4 @@
-"""The commands `demo`, `up`, `down` and `incident`. Progress and report on stderr, the figures on stdout."""
+"""The commands `demo`, `up`, `down`, `incident`, `dashboards` and `prometheus`. Progress goes to stderr."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import typer
 from forebay_schemas.errors import ExitCode, UsageError
 
 OUT_FOLDER = Path("build")
+CHART_FOLDER = Path("helm/forebay")
 
 
 def add_demo_commands(app: typer.Typer) -> None:
-    """Add `demo`, `up`, `down` and `incident` to the sandbox's commands."""
+    """Add `demo`, `up`, `down`, `incident`, `dashboards` and `prometheus` to the sandbox's commands."""
     app.command(name="demo")(_demo)
     app.command(name="up")(_up)
     app.command(name="down")(_down)
     app.command(name="incident")(_incident)
+    app.command(name="dashboards")(_dashboards)
+    app.command(name="prometheus")(_prometheus)
 
 
 class Scenario(StrEnum):
@@ -93,6 +96,62 @@ def _down() -> None:
     typer.echo("stopped" if stopped else f"was not running; looked in {where}", err=True)
 
 
+def _prometheus(
+    *,
+    chart: Annotated[Path, typer.Option(help="The chart's folder; its rules are judged.")] = CHART_FOLDER,
+    faster: Annotated[
+        float, typer.Option(min=1, max=100, help="How many times as fast rules judge: by shorter windows and `for`.")
+    ] = 1.0,
+) -> None:
+    """Run Prometheus beside the stack that `up` started, until Ctrl-C: it scrapes each second and judges the rules."""
+    import tempfile
+    import time
+
+    from forebay_sandbox import stack_service, tools
+    from forebay_sandbox.prometheus import in_quick_time, jobs_of, running_prometheus
+
+    status, _ = stack_service.running(folder=stack_service.DEFAULT_FOLDER)
+    rules = in_quick_time((chart / "rules" / "forebay.yaml").read_text(encoding="utf-8"), factor=faster)
+    jobs = jobs_of(workers=status.worker_urls, exporter=status.exporter_url)
+    with (
+        tempfile.TemporaryDirectory(prefix="forebay-prometheus-") as folder,
+        running_prometheus(binary=tools.prometheus(), jobs=jobs, rules=rules, folder=Path(folder)) as prometheus,
+    ):
+        typer.echo(f"Prometheus is up; end it with Ctrl-C. Alerts: {prometheus.url}/alerts")
+        typer.echo(f"  export PROMETHEUS={prometheus.url}")
+        try:
+            while True:
+                time.sleep(1)
+        except KeyboardInterrupt:
+            typer.echo("ended", err=True)
+
+
+def _dashboards(
+    *,
+    chart: Annotated[Path, typer.Option(help="The chart's folder.")] = CHART_FOLDER,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for pictures of them, from a demo of three minutes.", show_default="none"),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long requests arrive in that demo, 5 to 600.")] = 120.0,
+    out: Annotated[Path, typer.Option(help="Folder for logs.")] = OUT_FOLDER,
+) -> None:
+    """Write the dashboards into the chart, and draw them with what a real Prometheus says of a demo."""
+    from forebay_sandbox.dashboards import write_dashboards
+
+    for path in write_dashboards(chart / "dashboards"):
+        typer.echo(path)
+    if pictures is None:
+        return
+    # Here, because matplotlib takes half a second to import.
+    from forebay_sandbox.dashboards_run import draw_dashboards
+    from forebay_sandbox.demo_traffic import Pulse
+
+    pulse = Pulse.of(total_seconds=seconds, valley_per_second=10.0)
+    for path in draw_dashboards(chart=chart, pulse=pulse, out=pictures, logs=out):
+        typer.echo(path)
+
+
 def _incident(
     *,
     letters: Annotated[int, typer.Option(min=10, max=1_000_000, help="How many dead letters.")] = 4_000,
@@ -106,8 +165,8 @@ def _incident(
 
     status, kafka = stack_service.running(folder=stack_service.DEFAULT_FOLDER)
     if mend:
-        incident.mend(status)
+        incident.mend(status.engine_url)
         typer.echo("the engine serves everybody again", err=True)
         return
-    counts = incident.break_out(status, kafka, letters=letters)
+    counts = incident.break_out(status.engine_url, kafka, pool_name=status.pool, letters=letters)
     typer.echo(f"{sum(counts.values()):,} requests have died of three causes; it is 3 a.m.", err=True)

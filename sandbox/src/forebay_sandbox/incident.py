@@ -18,7 +18,6 @@ from forebay_sandbox.engine_process import call
 from forebay_sandbox.errors import SandboxError
 from forebay_sandbox.kafka_access import ANSWER_SECONDS_MAX, KafkaAccess
 from forebay_sandbox.stack import MODEL
-from forebay_sandbox.stack_service import StackStatus
 from forebay_schemas.envelope import JsonCodec
 from forebay_schemas.kafka import create_client, producer_config, reader_config
 from forebay_schemas.tiers import Tier
@@ -56,28 +55,28 @@ CAUSES: Final = (
 )
 
 
-def break_out(status: StackStatus, kafka: KafkaAccess, *, letters: int = LETTERS) -> dict[str, int]:
-    """Make ``letters`` dead letters; how many of each tenant's. The engine stays broken until `mend`.
+def break_out(engine_url: str, kafka: KafkaAccess, *, pool_name: str, letters: int = LETTERS) -> dict[str, int]:
+    """Make ``letters`` dead letters in the pool; how many of each tenant's. The engine stays broken until `mend`.
 
     Raises ``SandboxError`` when they do not come, or the brokers do not take the requests.
     """
-    _faults(status, "PUT", _FAULTS)
-    pool = Pool(status.pool)
+    _faults(engine_url, "PUT", _FAULTS)
+    pool = Pool(pool_name)
     before = _dead_letters(kafka, pool)
     counts = _send(kafka, pool, letters)
     _wait_for(kafka, pool, before + letters)
     return dict(counts)
 
 
-def mend(status: StackStatus) -> None:
+def mend(engine_url: str) -> None:
     """The engine serves everybody again."""
-    _faults(status, "DELETE", None)
+    _faults(engine_url, "DELETE", None)
 
 
-def _faults(status: StackStatus, method: str, document: dict[str, Any] | None) -> None:
-    code, answer = call(status.engine_url, method, "/sandbox/faults", document)
+def _faults(engine_url: str, method: str, document: dict[str, Any] | None) -> None:
+    code, answer = call(engine_url, method, "/sandbox/faults", document)
     if code >= 300:
-        raise SandboxError(f"the engine at {status.engine_url} answered {code}: {answer!r}")
+        raise SandboxError(f"the engine at {engine_url} answered {code}: {answer!r}")
 
 
 def _requests(letters: int) -> Iterator[tuple[Cause, str, dict[str, Any]]]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from forebay_sandbox.engine_process import call, end_process
 from forebay_sandbox.errors import SandboxError
@@ -129,6 +129,14 @@ def running_prometheus(
     finally:
         end_process(process)
         watchdog.close()
+
+
+def jobs_of(*, workers: Sequence[str], exporter: str) -> dict[str, list[str]]:
+    """What `running_prometheus` is to scrape of a stack with these URLs."""
+    return {
+        "forebay-worker": [urlsplit(url).netloc for url in workers],
+        "forebay-exporter": [urlsplit(exporter).netloc],
+    }
 
 
 def with_values(expr: str, *, rate_interval: str) -> str:

@@ -107,6 +107,15 @@ class Launcher:
         }
         return self._start(kafka=kafka, pool=pool, engines=started, backend=backend)
 
+    def start_exporter(self, *, kafka: KafkaAccess, pool: str) -> Part:
+        """Start `forebay exporter` for the pool, whose topics are there, and wait until it is ready. As `start`."""
+        port = free_port()
+        command = [_command("forebay"), "exporter", f"--pool={pool}", f"--port={port}"]
+        env = client_environment(kafka, pool=pool)
+        exporter = self._spawn("exporter", command, port=port, ready_path="/readyz", env=env)
+        _wait_until((exporter,), Part.ready)
+        return exporter
+
     def start_without_engine(self, *, kafka: KafkaAccess, pool: str, backend: dict[str, str]) -> Stack:
         """The same, with workers whose ``backend`` variables say what executes requests, a handler say.
 

@@ -45,6 +45,7 @@ class StackStatus:
     """Whether the cluster is the one of `forebay-sandbox kafka`."""
     engine_url: str
     worker_urls: tuple[str, ...]
+    exporter_url: str
     log_dir: str
 
 
@@ -89,9 +90,9 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
         # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
         _write(folder, _Run(token=token, status=None))
         try:
-            stack = Launcher(token=token, folder=folder, log_dir=folder).start(
-                kafka=kafka, pool=pool, engines=("engine",)
-            )
+            launcher = Launcher(token=token, folder=folder, log_dir=folder)
+            stack = launcher.start(kafka=kafka, pool=pool, engines=("engine",))
+            exporter = launcher.start_exporter(kafka=kafka, pool=pool)
         except BaseException:
             end_all(token)
             raise
@@ -101,6 +102,7 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
             local_kafka=given is None,
             engine_url=stack.engines[0].url,
             worker_urls=tuple(worker.url for worker in stack.workers),
+            exporter_url=exporter.url,
             log_dir=str(folder),
         )
         _write(folder, _Run(token=token, status=status))
@@ -132,8 +134,10 @@ def next_steps(status: StackStatus) -> str:
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50})
     pool = "" if status.pool == _DEFAULT_POOL else f" FOREBAY_POOL={status.pool}"
     workers = " ".join(f"{url}/status" for url in status.worker_urls)
+    metrics = " ".join(f"{url}/metrics" for url in (*status.worker_urls, status.exporter_url))
     return f"""\
 engine {status.engine_url}   workers {workers}
+metrics {metrics}
 Try:
   export FOREBAY_BOOTSTRAP_SERVERS={status.bootstrap_servers}{pool} PATH="{Path(sys.executable).parent}:$PATH"
   echo '{body}' | forebay submit - --tier high --wait
@@ -168,6 +172,7 @@ def _trouble(run: _Run, status: StackStatus | None, kafka: KafkaAccess, *, pool:
         return f"the stack ran at {status.bootstrap_servers} with pool {status.pool}"
     urls = {"engine": f"{status.engine_url}/health"}
     urls |= {f"worker-{number}": f"{url}/readyz" for number, url in enumerate(status.worker_urls, 1)}
+    urls["exporter"] = f"{status.exporter_url}/readyz"
     whole = len(processes_of(run.token)) == len(urls)
     deadline = time.monotonic() + (_SETTLE_SECONDS_MAX if whole else 0.0)
     while gone := [name for name, url in urls.items() if not _answers(url)]:
@@ -208,6 +213,7 @@ def _read(folder: Path) -> _Run | None:
                 local_kafka=bool(status["local_kafka"]),
                 engine_url=str(status["engine_url"]),
                 worker_urls=tuple(map(str, status["worker_urls"])),
+                exporter_url=str(status["exporter_url"]),
                 log_dir=str(status["log_dir"]),
             )
         return _Run(token=str(fields["token"]), status=status)
