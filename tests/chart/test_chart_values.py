@@ -116,6 +116,10 @@ WRONG = {
         ["--set", "pools.qwen.config=drain_seconds = 5"],
         ["pools.qwen.config sets drain_seconds"],
     ),
+    "a config of a handler for an engine": (
+        ["--set", 'pools.qwen.config=handler = "a:b"'],
+        ["pools.qwen.config is for a handler", "pools.qwen.handler"],
+    ),
     "a job of no pool": (
         ["--set", "pools.a.replicas=1,pools.b.replicas=1", "--set", "jobs.look.args={doctor}"],
         ["jobs.look.pool is missing", "a, b"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +168,15 @@ def test_settings_that_do_not_fit_together_are_refused(flags: dict[str, Any], va
 def test_a_default_gives_way_to_what_was_given() -> None:
     settings = load_worker_settings(flags={"backend_url": "http://127.0.0.1:8000", "limit_max": 2}, config=None)
     assert make_policy(settings).limit_requests == 2
+
+
+def test_the_backend_s_key_can_lie_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n", encoding="utf-8")
+    settings = load(backend_url="http://engine", backend_api_key=f"${{directory:{tmp_path}:token}}")
+    assert settings.backend_api_key is not None
+    assert settings.backend_api_key.get_secret_value() == "s3cret"
+
+
+def test_a_key_file_that_is_not_there_is_named_by_its_setting(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"backend-api-key: is \[hidden\]: the file cannot be read: No such file"):
+        load(backend_url="http://engine", backend_api_key=f"${{directory:{tmp_path}:token}}")

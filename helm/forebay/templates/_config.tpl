@@ -3,7 +3,7 @@ What a container is told: files in /etc/forebay, variables, volumes.
 
 Every component has a ConfigMap of its own (forebay.configData), mounted as /etc/forebay/config, and the Secrets and
 ConfigMaps of kafka.files, each mounted as a folder /etc/forebay/files/<name>: a folder shows what is rotated, a single
-file by subPath would not.
+file by subPath would not. No secret is in a variable.
 */}}
 
 {{/*
@@ -108,7 +108,8 @@ extraEnv: NAME: text, or NAME: {secretKeyRef: ...} and the like: (list "exporter
 {{- end -}}
 
 {{/*
-Volumes and their mounts: (dict "kafka" ... "configMap" the ConfigMap's name or "" "extra" extraVolumes).
+Volumes and their mounts: (dict "kafka" ... "configMap" the ConfigMap's name or "" "extra" extraVolumes), and of a worker
+"engine" the name of the Secret with the engine's token.
 */}}
 {{- define "forebay.volumes" -}}
 - name: tmp
@@ -130,6 +131,12 @@ Volumes and their mounts: (dict "kafka" ... "configMap" the ConfigMap's name or 
     name: {{ $file.configMap }}
   {{- end }}
 {{- end }}
+{{- with .engine }}
+- name: engine
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+{{- end }}
 {{- range $name, $extra := .extra }}
 - name: {{ $name }}
   {{- toYaml $extra.volume | nindent 2 }}
@@ -147,6 +154,11 @@ Volumes and their mounts: (dict "kafka" ... "configMap" the ConfigMap's name or 
 {{- range $name, $_ := .kafka.files }}
 - name: files-{{ $name }}
   mountPath: /etc/forebay/files/{{ $name }}
+  readOnly: true
+{{- end }}
+{{- if .engine }}
+- name: engine
+  mountPath: /etc/forebay/engine
   readOnly: true
 {{- end }}
 {{- range $name, $extra := .extra }}

@@ -55,10 +55,17 @@ The settings in a pool's config, as JSON.
 {{- if not (or $pool.handler $hasUrl) -}}
 {{- fail (printf "%s has neither backend.url nor handler: give the engine's URL, or module:function" $where) -}}
 {{- end -}}
-{{- range $name := list "backend_url" "handler" "backend_api_key" "drain_seconds" "bootstrap_servers" "pool" "kafka_properties" "worker_id" "ops_host" "ops_port" "gpu" "gpu_devices" "gpu_prometheus_url" "gpu_prometheus_query" -}}
+{{- range $name := list "backend_api_key" "drain_seconds" "bootstrap_servers" "pool" "kafka_properties" "worker_id" "ops_host" "ops_port" "gpu" "gpu_devices" "gpu_prometheus_url" "gpu_prometheus_query" -}}
 {{- if hasKey $pool.toml $name -}}
 {{- fail (printf "%s.config sets %s, which has a value of its own in the chart: take that line out" $where $name) -}}
 {{- end -}}
+{{- end -}}
+{{- /* calibrate writes down whom it loaded, by the address that it had; backend.url beats that. */ -}}
+{{- if and (hasKey $pool.toml "handler") (not $pool.handler) -}}
+{{- fail (printf "%s.config is for a handler: give %s.handler, and backend.url: \"\"" $where $where) -}}
+{{- end -}}
+{{- if and (hasKey $pool.toml "backend_url") $pool.handler -}}
+{{- fail (printf "%s.config is for an engine, and %s has a handler: take backend_url out of it" $where $where) -}}
 {{- end -}}
 {{- $partitions := int $pool.partitions -}}
 {{- if eq $pool.autoscaling.kind "none" -}}

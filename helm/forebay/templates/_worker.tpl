@@ -14,10 +14,7 @@ The variables of a pool's workers, and of its doctor: (dict "root" $ "pool" $poo
 {{- with $pool.backend.apiKeySecret }}
 {{- if .name }}
 - name: FOREBAY_BACKEND_API_KEY
-  valueFrom:
-    secretKeyRef:
-      name: {{ .name }}
-      key: {{ .key }}
+  value: ${directory:/etc/forebay/engine:{{ .key }}}
 {{- end }}
 {{- end }}
 - name: FOREBAY_DRAIN_SECONDS

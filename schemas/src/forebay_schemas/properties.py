@@ -40,15 +40,15 @@ def property_lines(path: Path, refuse: Callable[[str, str], UsageError]) -> Iter
             raise refuse(f"{where} sets {name} a second time", "remove one of the lines")
         seen.add(name)
         try:
-            resolved = _resolved(value)
+            resolved = from_file(value)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise refuse(f"{where} takes {name} from {value}: {why}", "name a folder and a file in it") from None
         yield where, name, resolved
 
 
-def _resolved(value: str) -> str:
-    """The value, or what the file that it refers to holds. Raises ``OSError`` and ``ValueError``."""
+def from_file(value: str) -> str:
+    """The value, or what the file of ``${directory:/a/folder:file}`` holds. Raises ``OSError`` and ``ValueError``."""
     if not value.startswith("${directory:"):
         return value
     reference = _FROM_FILE.fullmatch(value)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from forebay_schemas.errors import UsageError
+from forebay_schemas.properties import from_file
 from forebay_schemas.settings import CommonSettings, load_settings
 from forebay_worker.engine_priority import EnginePriority
 from forebay_worker.lane_order import LaneOrder
@@ -38,7 +39,10 @@ class WorkerSettings(CommonSettings):
         default=None,
         description="The OpenAI-compatible backend, without /v1, http://127.0.0.1:8000 say; may have a path",
     )
-    backend_api_key: SecretStr | None = Field(default=None, description="Sent to the backend as a bearer token")
+    backend_api_key: SecretStr | None = Field(
+        default=None,
+        description="Sent to the backend as a bearer token; ${directory:/a/folder:file} for what a file holds",
+    )
     backend_connect_seconds: float = Field(default=5.0, gt=0, description="Time limit for connecting to the backend")
     backend_timeout_seconds: float = Field(default=600.0, gt=0, description="Time limit for one call of the backend")
     biz_paths: dict[str, str] = Field(
@@ -120,6 +124,14 @@ class WorkerSettings(CommonSettings):
         description="The address that /livez, /readyz, /metrics and /status listen on",
     )
     ops_port: int = Field(default=8081, ge=0, le=65535, description="Their port; 0 = pick one")
+
+    @field_validator("backend_api_key", mode="before")
+    @classmethod
+    def _key_in_a_file(cls, value: object) -> object:
+        try:
+            return from_file(value) if isinstance(value, str) else value
+        except OSError as error:
+            raise ValueError(f"the file cannot be read: {error.strerror}") from None
 
     @property
     def backend_name(self) -> str:
