@@ -12,6 +12,7 @@ from forebay_producer import (
     cli_dead_letters,
     cli_doctor,
     cli_exporter,
+    cli_plan,
     cli_results,
     cli_submit,
     cli_topics,
@@ -31,6 +32,7 @@ cli_backlog.add_to(app)
 cli_control.add_to(app)
 cli_doctor.add_to(app)
 cli_exporter.add_to(app)
+cli_plan.add_to(app)
 app.add_typer(cli_dead_letters.app, name="dead-letters")
 
 

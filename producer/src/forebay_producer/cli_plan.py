@@ -1,0 +1,257 @@
+"""`forebay plan`: engines, workers, partitions and bounds for a load. Arithmetic alone: reaches no broker."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from forebay_producer.cli_common import Output, Session, command, stdout_console, table, to_json
+from forebay_producer.cli_values import duration_seconds
+from forebay_producer.plan import (
+    Demand,
+    Load,
+    Plan,
+    Service,
+    TierPlan,
+    default_deadline_seconds,
+    make_plan,
+    shown_seconds,
+)
+from forebay_schemas.calibration import read_calibration
+from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import TIERS, Tier
+
+_PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
+_PEAK: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)x(.+)")
+_BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(b|kb|kib|mb|mib|)")
+_UNIT_BYTES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
+_CV: Final = 1.0
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    command(app, "plan")(plan)
+
+
+def plan(
+    session: Session,
+    *,
+    rate: Annotated[list[str], typer.Option(help="A tier's mean over a day: high=5, mid=300/m, low=200000/d.")],
+    peak: Annotated[
+        list[str] | None, typer.Option(help="A tier's daily peak, times its mean and for how long: high=4x15m.")
+    ] = None,
+    deadline: Annotated[
+        list[str] | None, typer.Option(help="A tier's deadline; 5s, 30s and 24h unless given: mid=1m.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="What an engine does: a file of forebay-worker calibrate --write-json.")
+    ] = None,
+    service_seconds: Annotated[float | None, typer.Option(help="Instead: what a request takes at the limit.")] = None,
+    service_cv: Annotated[
+        float | None, typer.Option(help="Its standard deviation over its mean; 1 unless given, or the calibration's.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="With --service-seconds: requests in flight at an engine.")] = None,
+    engines: Annotated[int | None, typer.Option(help="How many there are; as many as it takes unless given.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(help="Of each request topic; as many as it takes unless given.")
+    ] = None,
+    drain: Annotated[
+        str | None, typer.Option(help="How long after its peak low may wait at most: 8h, overnight.")
+    ] = None,
+    request_bytes: Annotated[str, typer.Option(help="Of a request's body: 4000, 16KiB.")] = "4000",
+    result_bytes: Annotated[str, typer.Option(help="Of a result's body.")] = "2000",
+    replication: Annotated[int, typer.Option(help="Replicas of the topics.")] = 3,
+) -> None:
+    """Compute engines, workers, partitions and bounds from rates and deadlines; what waits how long; what breaks first.
+
+    Exits 1 when the deadlines are not kept with the engines that there are.
+    """
+    made = make_plan(
+        Demand(
+            loads=_loads(rate, peak or [], deadline or []),
+            service=_service(calibration, seconds=service_seconds, cv=service_cv, limit=limit),
+            engines=_count(engines, field="--engines"),
+            partitions=_count(partitions, field="--partitions"),
+            drain_seconds=None if drain is None else duration_seconds(drain, field="--drain"),
+            request_bytes=_bytes(request_bytes, field="--request-bytes"),
+            result_bytes=_bytes(result_bytes, field="--result-bytes"),
+            replication=_count(replication, field="--replication") or 1,
+        )
+    )
+    if session.output is Output.JSON:
+        sys.stdout.write(to_json(made) + "\n")
+    else:
+        _print(made)
+    sys.stdout.flush()
+    if not all(tier.is_kept for tier in made.tiers.values()):
+        raise typer.Exit(1)
+
+
+def _loads(rates: Sequence[str], peaks: Sequence[str], deadlines: Sequence[str]) -> dict[Tier, Load]:
+    by_rate = _by_tier(rates, field="--rate")
+    by_peak = _by_tier(peaks, field="--peak")
+    by_deadline = _by_tier(deadlines, field="--deadline")
+    for field, given in (("--peak", by_peak), ("--deadline", by_deadline)):
+        for tier in given.keys() - by_rate.keys():
+            raise UsageError(field, f"is given for {tier}, which has no rate", fix=f"add --rate {tier}=...")
+    loads = {}
+    for tier in (one for one in TIERS if one in by_rate):
+        factor, seconds = _peak(by_peak[tier]) if tier in by_peak else (1.0, 0.0)
+        loads[tier] = Load(
+            per_second=_rate(by_rate[tier]),
+            peak_factor=factor,
+            peak_seconds=seconds,
+            deadline_seconds=duration_seconds(by_deadline[tier], field="--deadline")
+            if tier in by_deadline
+            else default_deadline_seconds(tier),
+        )
+    return loads
+
+
+def _by_tier(given: Sequence[str], *, field: str) -> dict[Tier, str]:
+    found: dict[Tier, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name not in set(TIERS):
+            raise UsageError(field, f"is {text!r}", fix="give high=..., mid=... or low=...")
+        if Tier(name) in found:
+            raise UsageError(field, f"is given twice for {name}", fix="give it once")
+        found[Tier(name)] = value
+    return found
+
+
+def _rate(text: str) -> float:
+    match = _RATE.fullmatch(text.strip().lower())
+    if match is None or not float(match[1]) > 0:
+        raise UsageError("--rate", f"is {text!r}", fix="give requests a second, or with /m, /h or /d: 5, 200000/d")
+    return float(match[1]) / _PER_SECONDS[match[2] or ""]
+
+
+def _peak(text: str) -> tuple[float, float]:
+    match = _PEAK.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError("--peak", f"is {text!r}", fix="give how many times the mean, x, and for how long: 4x15m")
+    if float(match[1]) < 1:
+        raise UsageError("--peak", f"is {text!r}", fix="a peak is at least once the mean: 4x15m")
+    seconds = duration_seconds(match[2], field="--peak")
+    if seconds > _PER_SECONDS["d"]:
+        raise UsageError("--peak", f"is {text!r}", fix="give at most a day: 4x15m")
+    return float(match[1]), seconds
+
+
+def _service(path: Path | None, *, seconds: float | None, cv: float | None, limit: int | None) -> Service:
+    if (path is None) == (seconds is None):
+        problem = "and --service-seconds are both missing" if path is None else "and --service-seconds are both given"
+        raise UsageError("--calibration", problem, fix="give one: what an engine does must be known")
+    if cv is not None and not 0 <= cv <= 100:
+        raise UsageError("--service-cv", f"is {cv}", fix="give standard deviation over mean, 0 to 100")
+    if path is not None:
+        if limit is not None:
+            raise UsageError("--limit", "goes with --service-seconds", fix="leave it out: the calibration says it")
+        return _calibrated(path, cv=cv)
+    assert seconds is not None
+    if not 0 < seconds <= _PER_SECONDS["d"]:
+        raise UsageError("--service-seconds", f"is {seconds}", fix="give seconds above 0, a day at most")
+    if limit is None:
+        raise UsageError("--limit", "is missing", fix="say how many an engine has in flight while a request takes that")
+    return Service(seconds=seconds, limit_requests=_count(limit, field="--limit") or 1, cv=_CV if cv is None else cv)
+
+
+def _calibrated(path: Path, *, cv: float | None) -> Service:
+    field = "--calibration"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UsageError(field, f"{path}: {error.strerror}", fix="name a file of calibrate --write-json") from None
+    found = read_calibration(text, field=field).recommended
+    if found is None or not found.service_seconds > 0:
+        raise UsageError(field, f"{path} recommends nothing", fix="calibrate again, with more time or less load")
+    return Service(
+        seconds=found.service_seconds,
+        limit_requests=found.limit_requests,
+        cv=found.service_cv if cv is None else cv,
+    )
+
+
+def _count(value: int | None, *, field: str) -> int | None:
+    if value is not None and not 1 <= value <= 10_000:
+        raise UsageError(field, f"is {value}", fix="give 1 to 10000")
+    return value
+
+
+def _bytes(text: str, *, field: str) -> int:
+    match = _BYTES.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(field, f"is {text!r}", fix="give bytes, or a number with KiB or MiB: 4000, 16KiB")
+    return round(float(match[1]) * _UNIT_BYTES[match[2]])
+
+
+def _print(made: Plan) -> None:
+    console = stdout_console()
+    needed = "no number would do" if made.engines_needed is None else f"{made.engines_needed} needed"
+    loss = "yes" if made.survives_loss_of_one_engine else "no"
+    for name, value in (
+        ("engines", f"{made.engines} ({needed}), {made.engine_per_second:.2f} requests/s each"),
+        ("busy", f"{made.busy_share_peak:.0%} at the peak, {made.busy_share_day:.0%} over the day"),
+        ("one engine lost", f"deadlines are kept: {loss}"),
+        ("workers", f"{made.workers}, {made.workers_max} at most; more than partitions would get no work"),
+        ("partitions", f"{made.partitions} for each request topic"),
+    ):
+        console.print(f"{name:<16} {value}", highlight=False)
+    console.print()
+    names = ("tier", "peak/s", "may wait", "P95 wait", "longest", "backlog", "drained", "queue", "kept")
+    rows = table(*names, right=frozenset(names[1:-1]))
+    for tier, found in made.tiers.items():
+        rows.add_row(tier, *_cells(found))
+    console.print(rows)
+    console.print()
+    kafka = made.kafka
+    for name, value in (
+        ("Kafka", f"{_size(kafka.disk_bytes)} of disk, all replicas"),
+        (
+            "at the peak",
+            f"{_size(kafka.in_bytes_per_second)}/s in, {_size(kafka.between_bytes_per_second)}/s between brokers, "
+            f"{_size(kafka.out_bytes_per_second)}/s out",
+        ),
+        (
+            "retention",
+            f"{shown_seconds(kafka.retention_needed_seconds)} needed; topics keep requests for "
+            f"{shown_seconds(kafka.retention_seconds)}",
+        ),
+    ):
+        console.print(f"{name:<16} {value}", highlight=False)
+    if made.breaks:
+        console.print("\nWhat breaks first:", highlight=False)
+        for growth in made.breaks:
+            console.print(f"  {growth.factor:.2g} times the load: {growth.what}", highlight=False)
+    console.print("\nIt assumes:", highlight=False)
+    for line in made.assumes:
+        console.print(f"  {line}", highlight=False)
+    for line in made.warnings:
+        console.print(f"warning: {line}", highlight=False)
+
+
+def _cells(found: TierPlan) -> tuple[str, ...]:
+    return (
+        f"{found.peak_per_second:.3g}",
+        shown_seconds(found.allowed_wait_seconds),
+        "-" if found.wait_p95_seconds is None else shown_seconds(found.wait_p95_seconds),
+        "for ever" if found.flood_wait_seconds is None else shown_seconds(found.flood_wait_seconds),
+        f"{found.backlog_requests:,.0f}",
+        "never" if found.drained_seconds is None else shown_seconds(found.drained_seconds),
+        "-" if found.queue_requests is None else f"{found.queue_requests:,}",
+        "yes" if found.is_kept else "NO",
+    )
+
+
+def _size(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} B"

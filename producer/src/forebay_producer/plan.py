@@ -1,0 +1,405 @@
+"""How many engines, workers and partitions a load needs, what will wait how long, and what breaks first. Pure.
+
+It is arithmetic over a day with one peak; what it assumes it says. The waits are `plan_waits`'.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from forebay_producer.plan_waits import DAY_SECONDS, Flood, Flow, floods, waits
+from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.topics import Pool
+
+ALLOWED_SHARE: Final = 0.6
+"""Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
+LATE_DEVIATIONS: Final = 1.64
+"""Of 20 sums of chance one is further above its mean than so many standard deviations."""
+ENGINES_MAX: Final = 1000
+WORKERS_MIN: Final = 2
+"""One may be rolled, drained or killed while the other goes on."""
+WORKER_REQUESTS_PER_SECOND: Final = 1000.0
+"""On the safe side: `make bench` prints what a worker does on a machine while its backend takes no time."""
+WORKER_IN_FLIGHT: Final = 1000
+PARTITIONS_MIN: Final = 12
+PARTITIONS_PER_WORKER: Final = 2
+INTERACTIVE_SERVICE_SECONDS: Final = 10.0
+BUSY_SHARE: Final = 0.85
+GROWTH_MAX: Final = 100.0
+RECORD_OVERHEAD_BYTES: Final = 300
+"""Of a request or result beside its body: envelope, headers, Kafka's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A tier's requests. ``per_second``: the day's mean; ``peak_factor`` times that for ``peak_seconds`` a day."""
+
+    per_second: float
+    peak_factor: float = 1.0
+    peak_seconds: float = 0.0
+    deadline_seconds: float
+
+    @property
+    def peak_per_second(self) -> float:
+        return self.per_second * (self.peak_factor if self.peak_seconds else 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What one engine does: ``limit_requests`` at once, each in ``seconds`` (mean; ``cv``: deviation over mean)."""
+
+    seconds: float
+    limit_requests: int
+    cv: float = 1.0
+
+    @property
+    def per_second(self) -> float:
+        return self.limit_requests / self.seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """All that a plan is made from. ``engines``, ``partitions``: as they are; None: as many as it takes."""
+
+    loads: Mapping[Tier, Load]
+    service: Service
+    engines: int | None = None
+    partitions: int | None = None
+    drain_seconds: float | None = None
+    request_bytes: int = 4_000
+    result_bytes: int = 2_000
+    replication: int = 3
+
+
+class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """``wait``: by chance at the peak, None where that has no bound; ``flood_wait_seconds``: the longest of a day that
+    comes on top, None when it does not end within it; ``queue_requests``: with more of them in the tier they would wait
+    longer than allowed."""
+
+    peak_per_second: float
+    deadline_seconds: float
+    allowed_wait_seconds: float
+    wait_mean_seconds: float | None
+    wait_p95_seconds: float | None
+    flood_wait_seconds: float | None
+    backlog_requests: float
+    drained_seconds: float | None
+    queue_requests: int | None
+    is_kept: bool
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """With ``factor`` times the load ``what`` breaks."""
+
+    factor: float
+    what: str
+
+
+class KafkaPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """``disk_bytes``: of all replicas; rates at the peak, to the brokers, between them and from them."""
+
+    disk_bytes: float
+    in_bytes_per_second: float
+    between_bytes_per_second: float
+    out_bytes_per_second: float
+    retention_needed_seconds: float
+    retention_seconds: float
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """``engines_needed``: None when no number of them would do; ``engines``: what the waits are computed for."""
+
+    engines_needed: int | None
+    engines: int
+    engine_per_second: float
+    busy_share_peak: float
+    busy_share_day: float
+    survives_loss_of_one_engine: bool
+    workers: int
+    workers_max: int
+    partitions: int
+    tiers: dict[str, TierPlan]
+    breaks: tuple[Growth, ...]
+    kafka: KafkaPlan
+    assumes: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def flow_of(tier: Tier, load: Load) -> Flow:
+    """The day of a tier. Raises ``UsageError`` for a peak with more requests than the day has."""
+    peak, seconds = load.peak_per_second, min(load.peak_seconds, DAY_SECONDS)
+    rest = load.per_second * DAY_SECONDS - peak * seconds
+    if rest < -1e-9 * load.per_second * DAY_SECONDS:
+        raise UsageError(
+            "--peak",
+            f"{tier}: {load.peak_factor:g} times the mean for {seconds / 3600:.1f} h is more than the whole day has",
+            fix="give the mean of a whole day with --rate, the peak included",
+        )
+    rest_seconds = DAY_SECONDS - seconds
+    return Flow(
+        peak_per_second=peak,
+        peak_seconds=seconds,
+        rest_per_second=max(0.0, rest) / rest_seconds if rest_seconds else peak,
+    )
+
+
+def make_plan(demand: Demand) -> Plan:
+    """The plan. Raises ``UsageError`` for a load that cannot be."""
+    flows = {tier: flow_of(tier, load) for tier, load in demand.loads.items()}
+    needed = _engines_needed(demand, flows)
+    engines = demand.engines or needed or ENGINES_MAX
+    tiers = _tiers(demand, flows, engines=engines)
+    capacity = engines * demand.service.per_second
+    peak = sum(flow.peak_per_second for flow in flows.values())
+    day = sum(load.per_second for load in demand.loads.values())
+    workers = max(
+        WORKERS_MIN,
+        math.ceil(min(peak, capacity) / WORKER_REQUESTS_PER_SECOND),
+        math.ceil(engines * demand.service.limit_requests / WORKER_IN_FLIGHT),
+    )
+    partitions = demand.partitions or _partitions(workers)
+    breaks = _breaks(demand, engines=engines, partitions=partitions)
+    return Plan(
+        engines_needed=needed,
+        engines=engines,
+        engine_per_second=demand.service.per_second,
+        busy_share_peak=peak / capacity,
+        busy_share_day=day / capacity,
+        survives_loss_of_one_engine=engines > 1 and _is_kept(demand, flows, engines=engines - 1),
+        workers=workers,
+        workers_max=min(partitions, PARTITIONS_PER_WORKER * workers),
+        partitions=partitions,
+        tiers={tier.value: plan for tier, plan in tiers.items()},
+        breaks=breaks,
+        kafka=_kafka(demand, flows, tiers, partitions=partitions),
+        assumes=_assumes(demand),
+        warnings=_warnings(demand, tiers, needed=needed, engines=engines, workers=workers, partitions=partitions),
+    )
+
+
+def _engines_needed(demand: Demand, flows: Mapping[Tier, Flow]) -> int | None:
+    """What so many engines keep, one more keeps too."""
+    counts = range(1, ENGINES_MAX + 1)
+    at = bisect_left(counts, True, key=lambda count: _is_kept(demand, flows, engines=count))
+    return counts[at] if at < len(counts) else None
+
+
+def _tiers(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> dict[Tier, TierPlan]:
+    service = demand.service
+    capacity = engines * service.per_second
+    present = [tier for tier in TIERS if tier in flows]
+    peaks = [flows[tier].peak_per_second for tier in present]
+    flood = floods(flows, done_per_second=capacity)
+    by_chance = waits(
+        places=engines * service.limit_requests,
+        service_seconds=service.seconds,
+        service_cv=service.cv,
+        per_second=peaks,
+        is_flooded=sum(peaks) >= capacity,
+    )
+    found = {}
+    above = 0.0
+    for tier, peak, wait in zip(present, peaks, by_chance, strict=True):
+        load = demand.loads[tier]
+        allowed = ALLOWED_SHARE * load.deadline_seconds
+        left = capacity - above
+        above += peak
+        lasts = load.peak_seconds or DAY_SECONDS
+        # A peak that is soon over ends before waits by chance have grown to what they would be in the long run: no more
+        # can gather than come by chance above the mean. That is all there is where the mean takes all places.
+        p95 = LATE_DEVIATIONS * math.sqrt(above * lasts) / left if left > 0 else math.inf
+        if wait is not None:
+            p95 = min(p95, wait.p95_seconds)
+        found[tier] = TierPlan(
+            peak_per_second=peak,
+            deadline_seconds=load.deadline_seconds,
+            allowed_wait_seconds=allowed,
+            wait_mean_seconds=None if wait is None else min(wait.mean_seconds, p95),
+            wait_p95_seconds=_finite(p95),
+            flood_wait_seconds=_finite(flood[tier].wait_seconds),
+            backlog_requests=flood[tier].backlog_requests,
+            drained_seconds=flood[tier].drained_seconds,
+            queue_requests=math.floor(allowed * left) if left > 0 else None,
+            is_kept=_tier_is_kept(demand, tier, by_chance_seconds=p95, flood=flood[tier]),
+        )
+    return found
+
+
+def _tier_is_kept(demand: Demand, tier: Tier, *, by_chance_seconds: float, flood: Flood) -> bool:
+    if flood.drained_seconds is None:
+        return False
+    if tier is Tier.LOW:
+        # Hours are allowed: what chance adds to the flood is none of its matter, nor finite while higher tiers flood.
+        is_drained = demand.drain_seconds is None or flood.drained_seconds <= demand.drain_seconds
+        return is_drained and flood.wait_seconds <= ALLOWED_SHARE * demand.loads[tier].deadline_seconds
+    return flood.wait_seconds + by_chance_seconds <= ALLOWED_SHARE * demand.loads[tier].deadline_seconds
+
+
+def _is_kept(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> bool:
+    # Much cheaper than the flood, and false for most counts: a day's work must fit into a day.
+    if sum(load.per_second for load in demand.loads.values()) > engines * demand.service.per_second:
+        return False
+    return all(tier.is_kept for tier in _tiers(demand, flows, engines=engines).values())
+
+
+def _partitions(workers: int) -> int:
+    """Room for twice the workers, and a multiple of them, so that all get as many."""
+    wanted = max(PARTITIONS_MIN, PARTITIONS_PER_WORKER * workers)
+    return math.ceil(wanted / workers) * workers
+
+
+def _breaks(demand: Demand, *, engines: int, partitions: int) -> tuple[Growth, ...]:
+    """What breaks, with how much more of the load, the first one first."""
+
+    def keeps(tier: Tier) -> Callable[[float], bool]:
+        return lambda factor: _grown(demand, factor, engines=engines)[tier].is_kept
+
+    checks: list[tuple[str, Callable[[float], bool]]] = []
+    for tier in (one for one in TIERS if one in demand.loads):
+        what = (
+            f"{tier} waits longer than the {shown_seconds(ALLOWED_SHARE * demand.loads[tier].deadline_seconds)} it may"
+        )
+        if tier is Tier.LOW:
+            what += ", or does not drain in a day"
+            if demand.drain_seconds is not None:
+                what = f"low does not drain in {shown_seconds(demand.drain_seconds)}"
+        checks.append((what, keeps(tier)))
+    most = partitions * WORKER_REQUESTS_PER_SECOND
+    peak = sum(load.peak_per_second for load in demand.loads.values())
+    if peak:
+        checks.append(("a worker for each partition is not enough", lambda factor: factor * peak <= most))
+    found = [Growth(factor=factor, what=what) for what, ok in checks if (factor := _largest(ok)) is not None]
+    return tuple(sorted(found, key=lambda growth: growth.factor))
+
+
+def _grown(demand: Demand, factor: float, *, engines: int) -> dict[Tier, TierPlan]:
+    loads = {
+        tier: Load(
+            per_second=load.per_second * factor,
+            peak_factor=load.peak_factor,
+            peak_seconds=load.peak_seconds,
+            deadline_seconds=load.deadline_seconds,
+        )
+        for tier, load in demand.loads.items()
+    }
+    changed = Demand(loads=loads, service=demand.service, engines=engines, drain_seconds=demand.drain_seconds)
+    return _tiers(changed, {tier: flow_of(tier, load) for tier, load in loads.items()}, engines=engines)
+
+
+def _largest(ok: Callable[[float], bool]) -> float | None:
+    """The largest factor with which it holds, to 2 %; 0 when not even a hundredth of the load would do; None: none up
+    to a hundred times breaks it."""
+    if ok(GROWTH_MAX):
+        return None
+    low, high = 0.01, GROWTH_MAX
+    if not ok(low):
+        return 0.0
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if ok(middle) else (low, middle)
+    return low
+
+
+def _kafka(demand: Demand, flows: Mapping[Tier, Flow], tiers: Mapping[Tier, TierPlan], *, partitions: int) -> KafkaPlan:
+    specs = {spec.name: spec for spec in Pool("plan").specs(partitions=partitions, replication=demand.replication)}
+    requests_kept = _retention_seconds(specs[Pool("plan").requests(Tier.LOW)].config)
+    results_kept = _retention_seconds(specs[Pool("plan").results].config)
+    request = demand.request_bytes + RECORD_OVERHEAD_BYTES
+    result = demand.result_bytes + RECORD_OVERHEAD_BYTES
+    day = sum(load.per_second for load in demand.loads.values())
+    peak = sum(flow.peak_per_second for flow in flows.values())
+    into = peak * (request + result)
+    longest = max(
+        (
+            max(plan.deadline_seconds, math.inf if plan.flood_wait_seconds is None else plan.flood_wait_seconds)
+            for plan in tiers.values()
+        ),
+        default=0.0,
+    )
+    return KafkaPlan(
+        disk_bytes=day * (request * requests_kept + result * results_kept) * demand.replication,
+        in_bytes_per_second=into,
+        between_bytes_per_second=into * (demand.replication - 1),
+        # Workers read the requests, clients the results.
+        out_bytes_per_second=into,
+        retention_needed_seconds=longest if math.isfinite(longest) else DAY_SECONDS * 365,
+        retention_seconds=requests_kept,
+    )
+
+
+def _retention_seconds(config: Mapping[str, str]) -> float:
+    return int(config["retention.ms"]) / 1000
+
+
+def _assumes(demand: Demand) -> tuple[str, ...]:
+    return (
+        f"an engine does {demand.service.per_second:.2f} requests/s with {demand.service.limit_requests} in flight, "
+        f"each in {demand.service.seconds:.2f} s, whatever its tier",
+        "requests come at random, and the peaks of all tiers at the same time, once a day",
+        "high goes before mid before low; shares, reserves, drops and retries are left out",
+        f"a request may wait for {ALLOWED_SHARE:.0%} of its deadline",
+        f"bodies of {demand.request_bytes:,} bytes in and {demand.result_bytes:,} out, "
+        f"{demand.replication} replicas, nothing compressed",
+    )
+
+
+def _warnings(
+    demand: Demand, tiers: Mapping[Tier, TierPlan], *, needed: int | None, engines: int, workers: int, partitions: int
+) -> tuple[str, ...]:
+    found = []
+    service = demand.service
+    for tier, plan in tiers.items():
+        if service.seconds >= plan.deadline_seconds:
+            found.append(
+                f"{tier}: a request takes {shown_seconds(service.seconds)}, its deadline is "
+                f"{shown_seconds(plan.deadline_seconds)}: none can be done in time, however many engines there are"
+            )
+        elif service.seconds + plan.allowed_wait_seconds > plan.deadline_seconds:
+            found.append(
+                f"{tier}: {shown_seconds(plan.allowed_wait_seconds)} of waiting and {shown_seconds(service.seconds)} "
+                f"of work are more than its deadline of {shown_seconds(plan.deadline_seconds)}"
+            )
+        if not plan.is_kept:
+            found.append(f"{tier}: with {engines} engines it waits too long or is not drained")
+    if Tier.HIGH in tiers and service.seconds > INTERACTIVE_SERVICE_SECONDS:
+        found.append(
+            f"a request takes {shown_seconds(service.seconds)}: whoever waits for it should be refused at once rather "
+            "than queued when all places are taken"
+        )
+    interactive = sum(plan.peak_per_second for tier, plan in tiers.items() if tier is not Tier.LOW)
+    share = interactive / (engines * service.per_second)
+    if share > BUSY_SHARE:
+        found.append(f"high and mid alone take {share:.0%} of the engines at the peak: a little more, and they queue")
+    if needed is None:
+        found.append(f"not even {ENGINES_MAX} engines keep the deadlines")
+    elif demand.engines is not None and demand.engines < needed:
+        found.append(f"{demand.engines} engines are too few: {needed} are needed")
+    if workers > partitions:
+        found.append(
+            f"{workers} workers are more than the {partitions} partitions: those above get none and are useless"
+        )
+    return tuple(found)
+
+
+def shown_seconds(seconds: float) -> str:
+    """Short, for people: 0.25 s, 18 s, 12 min, 14.4 h."""
+    for unit, size in (("d", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def default_deadline_seconds(tier: Tier) -> float:
+    """That of a request that names none."""
+    return DEFAULT_TTL_MS[tier] / 1000
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None

@@ -1,0 +1,398 @@
+"""What a plan computes: waits against closed forms, engines against deadlines, and all of it against a run of the
+worker's own dispatch before a simulated engine, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+from benchmarks.pacing.lanes_front import make_lanes_front
+from benchmarks.pacing.virtual import Run, run
+from benchmarks.pacing.workloads import Arrival, physics
+from typer.testing import CliRunner
+
+from forebay_producer.cli import app
+from forebay_producer.plan import Demand, Load, Service, make_plan, shown_seconds
+from forebay_producer.plan_waits import DAY_SECONDS, Flow, all_busy, floods, waits
+from forebay_schemas.calibration import VERSION, Calibration, Recommendation
+from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import TIERS, Tier
+from forebay_worker.pacing.fixed import FixedLimit
+
+# --- waits
+
+
+@pytest.mark.parametrize(
+    ("places", "erlangs", "share"),
+    [
+        (1, 0.5, 0.5),  # with one place it is busy as long as its load says
+        (2, 1.0, 1 / 3),
+        (5, 4.0, 0.5541),  # the usual tables
+        (10, 8.0, 0.4092),
+        (4, 4.0, 1.0),
+        (4, 9.0, 1.0),
+        (4, 0.0, 0.0),
+    ],
+)
+def test_how_often_all_places_are_taken(places: int, erlangs: float, share: float) -> None:
+    assert all_busy(places, erlangs) == pytest.approx(share, abs=1e-4)
+
+
+def test_thousands_of_places_are_no_trouble() -> None:
+    assert 0 < all_busy(5000, 4900.0) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("service_cv", "mean"),
+    [(1.0, 1.0), (0.0, 0.5)],  # M/M/1 and M/D/1 with half the load and a second of service
+)
+def test_the_wait_with_one_place_is_the_textbook_s(service_cv: float, mean: float) -> None:
+    [wait] = waits(places=1, service_seconds=1.0, service_cv=service_cv, per_second=[0.5])
+    assert wait is not None
+    assert wait.mean_seconds == pytest.approx(mean)
+
+
+def test_higher_tiers_wait_less_and_all_together_as_long_as_without_tiers() -> None:
+    rates = [1.0, 2.0, 4.0]
+    found = waits(places=10, service_seconds=1.2, service_cv=1.0, per_second=rates)
+    means = [wait.mean_seconds for wait in found if wait is not None]
+    assert means == sorted(means)
+    [together] = waits(places=10, service_seconds=1.2, service_cv=1.0, per_second=[sum(rates)])
+    assert together is not None
+    mixed = sum(rate * mean for rate, mean in zip(rates, means, strict=True)) / sum(rates)
+    assert mixed == pytest.approx(together.mean_seconds)
+
+
+def test_a_tier_that_is_more_than_can_be_done_has_no_wait_by_chance() -> None:
+    found = waits(places=10, service_seconds=1.0, service_cv=1.0, per_second=[5.0, 6.0])
+    assert found[0] is not None
+    assert found[1] is None
+
+
+def test_a_flood_is_drained_by_what_is_left_after_it() -> None:
+    # 10/s for 1,000 s where 6/s are done leave 4,000; at 2/s afterwards 4/s are left for them.
+    flow = Flow(peak_per_second=10.0, peak_seconds=1000.0, rest_per_second=2.0)
+    found = floods({Tier.LOW: flow}, done_per_second=6.0)[Tier.LOW]
+    assert found.backlog_requests == pytest.approx(4000, rel=0.01)
+    assert found.drained_seconds == pytest.approx(1000, rel=0.05)
+    assert found.wait_seconds == pytest.approx(4000 / 6, rel=0.02)
+
+
+def test_higher_tiers_pass_a_flood_and_lower_ones_pay_for_it() -> None:
+    flows = {
+        Tier.HIGH: Flow(peak_per_second=4.0, peak_seconds=600.0, rest_per_second=1.0),
+        Tier.LOW: Flow(peak_per_second=4.0, peak_seconds=600.0, rest_per_second=1.0),
+    }
+    found = floods(flows, done_per_second=5.0)
+    assert found[Tier.HIGH].wait_seconds == pytest.approx(0.0, abs=1.0)
+    assert found[Tier.LOW].backlog_requests == pytest.approx(1800, rel=0.01)
+
+
+def test_more_than_a_day_s_work_is_never_drained() -> None:
+    flow = Flow(peak_per_second=2.0, peak_seconds=0.0, rest_per_second=2.0)
+    found = floods({Tier.LOW: flow}, done_per_second=1.0)[Tier.LOW]
+    assert found.drained_seconds is None
+    assert math.isinf(found.wait_seconds)
+
+
+# --- plans
+
+SERVICE = Service(seconds=4.0, limit_requests=40, cv=0.5)  # ten a second
+
+
+def demand(**loads: Load) -> Demand:
+    return Demand(loads={Tier(name): load for name, load in loads.items()}, service=SERVICE)
+
+
+@pytest.mark.parametrize(
+    ("loads", "engines"),
+    [
+        ({"high": Load(per_second=1.0, deadline_seconds=10.0)}, 1),
+        ({"high": Load(per_second=9.0, deadline_seconds=10.0)}, 1),
+        ({"high": Load(per_second=5.0, peak_factor=4.0, peak_seconds=900.0, deadline_seconds=10.0)}, 3),
+        # Low does not need its peak to be done while it lasts: it drains overnight.
+        ({"low": Load(per_second=5.0, peak_factor=4.0, peak_seconds=900.0, deadline_seconds=86_400.0)}, 1),
+        ({"low": Load(per_second=19.0, deadline_seconds=86_400.0)}, 2),
+        (
+            {
+                "mid": Load(per_second=9.0, deadline_seconds=30.0),
+                "low": Load(per_second=5.0, deadline_seconds=86_400.0),
+            },
+            2,
+        ),
+    ],
+)
+def test_as_many_engines_as_the_deadlines_take(loads: dict[str, Load], engines: int) -> None:
+    found = make_plan(demand(**loads))
+    assert found.engines_needed == found.engines == engines
+    assert all(tier.is_kept for tier in found.tiers.values())
+
+
+def test_a_drain_that_must_be_over_sooner_takes_more_engines() -> None:
+    low = Load(per_second=8.0, peak_factor=6.0, peak_seconds=7200.0, deadline_seconds=86_400.0)
+    slow = make_plan(demand(low=low))
+    fast = make_plan(changed(demand(low=low), drain_seconds=3600.0))
+    assert slow.engines_needed is not None
+    assert fast.engines_needed is not None
+    assert slow.engines_needed < fast.engines_needed
+    drained = fast.tiers["low"].drained_seconds
+    assert drained is not None
+    assert drained <= 3600
+
+
+def changed(made: Demand, *, drain_seconds: float | None = None, engines: int | None = None) -> Demand:
+    return Demand(loads=made.loads, service=made.service, drain_seconds=drain_seconds, engines=engines)
+
+
+def test_too_few_engines_are_said_to_be_too_few() -> None:
+    found = make_plan(changed(demand(high=Load(per_second=25.0, deadline_seconds=10.0)), engines=1))
+    assert found.engines_needed == 3
+    assert not found.tiers["high"].is_kept
+    assert any("1 engines are too few: 3 are needed" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("load", "service", "says"),
+    [
+        (
+            Load(per_second=0.1, deadline_seconds=5.0),
+            Service(seconds=15.0, limit_requests=16),
+            "none can be done in time",
+        ),
+        (Load(per_second=0.1, deadline_seconds=60.0), Service(seconds=15.0, limit_requests=16), "refused at once"),
+        (
+            Load(per_second=0.1, deadline_seconds=5.0),
+            Service(seconds=3.0, limit_requests=16),
+            "are more than its deadline",
+        ),
+        (Load(per_second=9.5, deadline_seconds=60.0), Service(seconds=1.0, limit_requests=10), "a little more"),
+    ],
+)
+def test_what_cannot_go_well_is_warned_of(load: Load, service: Service, says: str) -> None:
+    found = make_plan(Demand(loads={Tier.HIGH: load}, service=service, engines=1))
+    assert any(says in warning for warning in found.warnings), found.warnings
+
+
+def test_more_workers_than_partitions_are_useless() -> None:
+    loads = {Tier.LOW: Load(per_second=5000.0, deadline_seconds=86_400.0)}
+    service = Service(seconds=0.1, limit_requests=1000)
+    found = make_plan(Demand(loads=loads, service=service, partitions=2))
+    assert found.workers > found.workers_max == 2
+    assert any("useless" in warning for warning in found.warnings)
+    free = make_plan(Demand(loads=loads, service=service))
+    assert free.partitions >= 2 * free.workers
+    assert free.partitions % free.workers == 0
+
+
+def test_what_breaks_first_breaks_at_that_factor() -> None:
+    high = Load(per_second=4.0, deadline_seconds=10.0)
+    found = make_plan(demand(high=high))
+    first = found.breaks[0]
+    assert "high waits longer" in first.what
+    for factor, is_kept in ((0.95 * first.factor, True), (1.05 * first.factor, False)):
+        grown = demand(high=Load(per_second=4.0 * factor, deadline_seconds=10.0))
+        assert make_plan(changed(grown, engines=1)).tiers["high"].is_kept is is_kept
+
+
+def test_kafka_keeps_what_comes_for_as_long_as_the_topics_say() -> None:
+    one = Demand(
+        loads={Tier.LOW: Load(per_second=1.0, deadline_seconds=86_400.0)},
+        service=SERVICE,
+        request_bytes=9_700,
+        result_bytes=4_700,
+        replication=3,
+    )
+    found = make_plan(one).kafka
+    assert found.disk_bytes == pytest.approx(3 * DAY_SECONDS * (8 * 10_000 + 7 * 5_000))
+    assert found.in_bytes_per_second == pytest.approx(15_000)
+    assert found.between_bytes_per_second == pytest.approx(30_000)
+    assert found.retention_needed_seconds <= found.retention_seconds
+
+
+def test_a_peak_with_more_than_the_day_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="--peak: high: 10 times the mean for 4"):
+        make_plan(demand(high=Load(per_second=1.0, peak_factor=10.0, peak_seconds=14_400.0, deadline_seconds=5.0)))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.25, "0.25 s"), (18.0, "18 s"), (720.0, "12 min"), (51_840.0, "14.4 h"), (691_200.0, "8 d")],
+)
+def test_times_are_shown_short(seconds: float, shown: str) -> None:
+    assert shown_seconds(seconds) == shown
+
+
+# --- the command
+
+
+def calibrated(folder: Path) -> Path:
+    made = Calibration(
+        version=VERSION,
+        state="complete",
+        stopped_by=None,
+        backend="http://127.0.0.1:8000",
+        model=None,
+        engine="vllm",
+        load="some",
+        seconds=1.0,
+        steps=(),
+        fit=None,
+        recommended=Recommendation(
+            stable_concurrency=256,
+            stable_requests_per_second=12.0,
+            limit_requests=40,
+            limit_min=4,
+            limit_start=40,
+            limit_max=256,
+            requests_per_second=10.0,
+            service_seconds=4.0,
+            service_cv=0.1,
+            tpot_seconds=0.04,
+            tpot_target_seconds=0.04,
+            prefill_seconds_max=0.05,
+            queue_high_requests=30,
+            queue_mid_requests=180,
+        ),
+    )
+    file = folder / "calibration.json"
+    file.write_bytes(msgspec.json.encode(made))
+    return file
+
+
+def test_the_command_reads_a_calibration_and_prints_for_people_and_machines(tmp_path: Path) -> None:
+    file = calibrated(tmp_path)
+    words = ["plan", "--rate", "high=2", "--rate", "low=200000/d", "--peak", "low=3x2h", "--calibration", str(file)]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    assert "What breaks first:" in shown.output
+    assert "It assumes:" in shown.output
+    machine = CliRunner().invoke(app, [*words, "--output", "json"])
+    assert json.loads(machine.output)["engines"] == 1
+    few = CliRunner().invoke(app, ["plan", "--rate", "high=99", "--engines", "1", "--calibration", str(file)])
+    assert few.exit_code == 1
+    assert "too few" in few.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rate", "high=fast"], "--rate: is 'fast'"),
+        (["--rate", "urgent=5"], "--rate: is 'urgent=5'"),
+        (["--rate", "high=5", "--rate", "high=6"], "--rate: is given twice for high"),
+        (["--rate", "high=0"], "--rate: is '0'"),
+        (["--rate", "high=5", "--peak", "high=4"], "--peak: is '4'"),
+        (["--rate", "high=5", "--peak", "low=4x1h"], "--peak: is given for low, which has no rate"),
+        (["--rate", "high=5", "--peak", "high=40x1h"], "--peak: high: 40 times the mean"),
+        (["--rate", "high=5", "--deadline", "high=soon"], "--deadline: is 'soon'"),
+        (["--rate", "high=5", "--engines", "0"], "--engines: is 0"),
+        (["--rate", "high=5", "--request-bytes", "big"], "--request-bytes: is 'big'"),
+        (["--rate", "high=5", "--calibration", "x.json"], "both given"),
+    ],
+)
+def test_what_was_typed_wrong_is_said_in_a_line(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, ["plan", *words, "--service-seconds", "1", "--limit", "10"])
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_an_engine_that_nothing_is_known_of_cannot_be_planned_for(tmp_path: Path) -> None:
+    for words, says in (
+        ([], "both missing"),
+        (["--service-seconds", "1"], "--limit: is missing"),
+        (["--calibration", str(tmp_path / "none.json")], "No such file"),
+    ):
+        done = CliRunner().invoke(app, ["plan", "--rate", "high=5", *words])
+        assert done.exit_code == 2
+        assert says in done.output
+
+
+# --- against what comes true
+
+ENGINE = physics()
+PROMPT_TOKENS, OUTPUT_TOKENS, LIMIT = 1000, 100, 40
+PEAK_SECONDS, ALL_SECONDS = 60.0, 150.0
+SEEDS = (1,)
+RATES = {Tier.HIGH: (3.0, 1.0), Tier.MID: (3.0, 1.0), Tier.LOW: (8.0, 2.0)}
+"""At the peak, and afterwards."""
+
+
+def engine_service() -> Service:
+    """As a calibration finds it: a request among `LIMIT` takes its own steps, and the prompts of all others."""
+    steps = OUTPUT_TOKENS * ENGINE.a_seconds
+    own = OUTPUT_TOKENS * ENGINE.b_seconds + PROMPT_TOKENS * ENGINE.c_seconds
+    return Service(seconds=steps + own * LIMIT, limit_requests=LIMIT, cv=0.1)
+
+
+def played(seed: int) -> Run:
+    chance = random.Random(seed)
+    arrivals: list[Arrival] = []
+    for tier, (peak, rest) in RATES.items():
+        now = 0.0
+        while (now := now + chance.expovariate(peak if now < PEAK_SECONDS else rest)) < ALL_SECONDS:
+            arrivals.append(
+                Arrival(
+                    at_seconds=now,
+                    tier=tier,
+                    prompt_tokens=PROMPT_TOKENS,
+                    output_tokens=OUTPUT_TOKENS,
+                    deadline_seconds=now + 3600.0,
+                    hint_max_tokens=OUTPUT_TOKENS,
+                    biz_type="chat_completion",
+                    row=len(arrivals),
+                )
+            )
+    arrivals.sort(key=lambda arrival: arrival.at_seconds)
+    return run(
+        arrivals,
+        physics=ENGINE,
+        make_front=lambda engine, ledger, clock: make_lanes_front(
+            engine, ledger, clock, policy=FixedLimit(limit_requests=LIMIT)
+        ),
+        seed=seed,
+    )
+
+
+def test_backlog_drain_and_waits_come_true_in_a_simulated_run() -> None:
+    service = engine_service()
+    flows = {
+        tier: Flow(peak_per_second=p, peak_seconds=PEAK_SECONDS, rest_per_second=r) for tier, (p, r) in RATES.items()
+    }
+    flood = floods(flows, done_per_second=service.per_second)
+    predicted = waits(
+        places=LIMIT,
+        service_seconds=service.seconds,
+        service_cv=service.cv,
+        per_second=[RATES[tier][0] for tier in TIERS],
+        is_flooded=True,
+    )
+    backlogs: list[float] = []
+    drains: list[float] = []
+    waited: dict[Tier, list[float]] = {tier: [] for tier in TIERS}
+    for seed in SEEDS:
+        found = played(seed)
+        ledger = found.ledger
+        assert not ledger.dropped
+        backlogs.append(max(sample.waiting for sample in found.samples))
+        drained = next(s.at_seconds for s in found.samples if s.at_seconds > PEAK_SECONDS and s.waiting <= 2)
+        drains.append(drained - PEAK_SECONDS)
+        for tier, seconds in waited.items():
+            seconds += [
+                ledger.started_at[key] - one.at_seconds
+                for key, one in enumerate(ledger.offered)
+                if one.tier is tier and 10 < one.at_seconds < PEAK_SECONDS
+            ]
+    drain, longest = flood[Tier.LOW].drained_seconds, flood[Tier.LOW].wait_seconds
+    assert drain is not None
+    assert statistics.fmean(backlogs) == pytest.approx(flood[Tier.LOW].backlog_requests, rel=0.35)
+    assert statistics.fmean(drains) == pytest.approx(drain, rel=0.5)
+    assert max(waited[Tier.LOW]) == pytest.approx(longest, rel=0.6)
+    assert predicted[0] is not None
+    assert predicted[1] is not None
+    # Some tenths of a second, by formulas for places that do not slow each other down.
+    assert statistics.fmean(waited[Tier.HIGH]) <= predicted[0].mean_seconds + 0.5
+    assert statistics.fmean(waited[Tier.MID]) <= 3 * predicted[1].mean_seconds + 0.5
