@@ -23,13 +23,14 @@ from benchmarks.cluster import Cluster
 from benchmarks.dead_letters import measure_dead_letters
 from benchmarks.latency import BLOCK_REQUESTS, measure_latency
 from benchmarks.memory import measure_memory
+from benchmarks.metrics import measure_metrics
 from benchmarks.programs import ROOT
 from benchmarks.report import Findings
 from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters")
+PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics")
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -59,8 +60,8 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = dead_letters = None
-    if wanted("throughput"):
+    throughput = latency = memory = dead_letters = metrics = None
+    if wanted("throughput") or wanted("metrics"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
         )
@@ -72,7 +73,16 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         dead_letters = measure_dead_letters(
             cluster, pool_name=pool("letters"), letters=given.letters, rounds=LIST_ROUNDS, logs=logs, say=say
         )
-    return Findings(throughput=throughput, latency=latency, memory=memory, dead_letters=dead_letters)
+    if wanted("metrics"):
+        assert throughput is not None
+        metrics = measure_metrics(
+            cluster,
+            pool_name=pool("metrics"),
+            full_speed=throughput.worker,
+            logs=logs,
+            say=say,
+        )
+    return Findings(throughput=throughput, latency=latency, memory=memory, dead_letters=dead_letters, metrics=metrics)
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:

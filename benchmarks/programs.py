@@ -50,6 +50,8 @@ class Program:
         self._log_path = log_path
         self._seen = psutil.Process(process.pid)
         self._started_at = time.monotonic()
+        self.ops_url = ""
+        """Of a worker: that of its operations port."""
 
     def check_alive(self) -> None:
         """Raises ``BenchError`` with the end of the program's log when it has ended."""
@@ -147,7 +149,8 @@ def worker_program(
     }
     command = [str(Path(sys.executable).with_name("forebay-worker")), "run"]
     with _running("worker", command, _environment(kafka, settings), logs) as program:
-        _wait_ready(program, f"http://127.0.0.1:{port}/readyz")
+        program.ops_url = f"http://127.0.0.1:{port}"
+        _wait_ready(program, f"{program.ops_url}/readyz")
         yield program
 
 

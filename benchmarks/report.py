@@ -10,6 +10,7 @@ from rich.table import Table
 from benchmarks.dead_letters import AUDIT_RECORDS, DeadLetterScans
 from benchmarks.latency import Latency
 from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
+from benchmarks.metrics import TENANTS, MetricsCost
 from benchmarks.throughput import Throughput
 
 THROUGHPUT_RATIO_MIN = 0.30
@@ -19,6 +20,8 @@ RSS_MB_MAX = 200.0
 # 50,000 a second where the raw loop counts 250,000, as it does on a quiet machine of two cores.
 DEAD_LETTERS_RATIO_MIN = 0.20
 DEAD_LETTERS_RSS_MB_MAX = 150.0
+METRICS_COST_RATIO_MAX = 0.03
+METRICS_SCRAPE_MS_MAX = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class Findings:
     latency: Latency | None = None
     memory: Memory | None = None
     dead_letters: DeadLetterScans | None = None
+    metrics: MetricsCost | None = None
 
     def broken_promises(self) -> list[str]:
         """One sentence for each promise that was not kept."""
@@ -49,6 +53,10 @@ class Findings:
             broken.append(f"dead_letters_ratio is {four.ratio:.2f}, promised is at least {DEAD_LETTERS_RATIO_MIN}")
         if four and four.most_mb >= DEAD_LETTERS_RSS_MB_MAX:
             broken.append(f"dead_letters_rss_mb is {four.most_mb:.0f}, promised is under {DEAD_LETTERS_RSS_MB_MAX:.0f}")
+        if (five := self.metrics) and five.cost_ratio >= METRICS_COST_RATIO_MAX:
+            broken.append(f"metrics_cost_ratio is {five.cost_ratio:.3f}, promised is under {METRICS_COST_RATIO_MAX}")
+        if five and five.scrape_ms >= METRICS_SCRAPE_MS_MAX:
+            broken.append(f"metrics_scrape_ms is {five.scrape_ms:.1f}, promised is under {METRICS_SCRAPE_MS_MAX:.0f}")
         return broken
 
     def as_json(self) -> dict[str, Any]:
@@ -76,6 +84,10 @@ class Findings:
             found["dead_letters_ratio"] = round(four.ratio, 3)
             found["dead_letters_rss_mb"] = round(four.most_mb, 1)
             details["dead_letters"] = asdict(four)
+        if five := self.metrics:
+            found["metrics_cost_ratio"] = round(five.cost_ratio, 4)
+            found["metrics_scrape_ms"] = round(five.scrape_ms, 1)
+            details["metrics"] = asdict(five)
         return {**found, "broken_promises": self.broken_promises(), "details": details}
 
     def as_table(self) -> Table:
@@ -123,4 +135,10 @@ class Findings:
             table.add_row("CPU µs a letter", f"{raw[len(raw) // 2]:.2f}", f"{listed[len(listed) // 2]:.2f}", "", "")
             name = f"resident MB, {AUDIT_RECORDS:,} audit records"
             table.add_row(name, "", f"{four.most_mb:.0f}", "", f"< {DEAD_LETTERS_RSS_MB_MAX:.0f}")
+        if five := self.metrics:
+            counting = f"{five.counting_microseconds:.2f}"
+            promised = f"< {METRICS_COST_RATIO_MAX:.0%}"
+            table.add_row("µs of counting a request", "", counting, f"{five.cost_ratio:.1%}", promised)
+            name = f"ms a page of metrics, {TENANTS} tenants"
+            table.add_row(name, "", f"{five.scrape_ms:.1f}", "", f"< {METRICS_SCRAPE_MS_MAX:.0f}")
         return table

@@ -6,6 +6,7 @@ import pytest
 from benchmarks.dead_letters import DeadLetterScans, Scan
 from benchmarks.latency import Latency, Series, percentile
 from benchmarks.memory import FLAT_SECONDS, SAMPLE_SECONDS, Memory
+from benchmarks.metrics import MetricsCost
 from benchmarks.records import ENVELOPE_BYTES, envelopes
 from benchmarks.report import Findings
 from benchmarks.throughput import Run, Throughput
@@ -30,6 +31,15 @@ def scans(*, raw: float, listed: float, most_mb: float) -> DeadLetterScans:
         return Scan(per_second=per_second, cpu_microseconds_per_letter=10.0, most_mb=most_mb)
 
     return DeadLetterScans(letters=1_000, raw=[scan(raw)], listed=[scan(listed)], audited=scan(1.0, most_mb))
+
+
+def metrics(*, counting_microseconds: float, scrape_ms: float) -> MetricsCost:
+    return MetricsCost(
+        scrapes_ms=[scrape_ms, scrape_ms, 900.0],
+        page_bytes=20_000,
+        counting_microseconds=counting_microseconds,
+        request_microseconds=31.0,
+    )
 
 
 def test_records_are_valid_distinct_and_of_one_size() -> None:
@@ -80,6 +90,7 @@ def test_kept_promises_are_not_reported_broken() -> None:
         latency=latency(raw_seconds=0.001, worker_seconds=0.002),
         memory=Memory(samples_mb=[199.0] * _SAMPLES),
         dead_letters=scans(raw=100.0, listed=20.0, most_mb=149.0),
+        metrics=metrics(counting_microseconds=0.9, scrape_ms=49.0),
     )
     assert found.broken_promises() == []
 
@@ -90,10 +101,12 @@ def test_each_broken_promise_is_named() -> None:
         latency=latency(raw_seconds=0.001, worker_seconds=0.0031),
         memory=Memory(samples_mb=[200.0 + number for number in range(_SAMPLES)]),
         dead_letters=scans(raw=100.0, listed=19.0, most_mb=150.0),
+        metrics=metrics(counting_microseconds=1.0, scrape_ms=50.0),
     )
     names = [sentence.split()[0] for sentence in found.broken_promises()]
     ours = ["throughput_ratio", "latency_p50_extra_ms", "latency_p99_ratio", "rss_mb", "rss_mb"]
-    assert names == [*ours, "dead_letters_ratio", "dead_letters_rss_mb"]
+    theirs = ["dead_letters_ratio", "dead_letters_rss_mb", "metrics_cost_ratio", "metrics_scrape_ms"]
+    assert names == [*ours, *theirs]
 
 
 def test_the_json_object_has_the_fixed_names() -> None:
@@ -102,6 +115,7 @@ def test_the_json_object_has_the_fixed_names() -> None:
         latency=latency(raw_seconds=0.001, worker_seconds=0.002),
         memory=Memory(samples_mb=[150.0] * _SAMPLES),
         dead_letters=scans(raw=100.0, listed=30.0, most_mb=100.0),
+        metrics=metrics(counting_microseconds=0.5, scrape_ms=5.0),
     ).as_json()
     assert found.keys() >= {
         "throughput_per_second",
@@ -114,6 +128,8 @@ def test_the_json_object_has_the_fixed_names() -> None:
         "dead_letters_raw_per_second",
         "dead_letters_ratio",
         "dead_letters_rss_mb",
+        "metrics_cost_ratio",
+        "metrics_scrape_ms",
     }
 
 

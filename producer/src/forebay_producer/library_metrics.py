@@ -15,6 +15,7 @@ from forebay_schemas.reasons import Status
 from forebay_schemas.tiers import TIERS, Tier
 
 _OTHER = "other"
+_FOLD_SAMPLES = 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class ProducerMetrics:
             counts = self._pools[pool]
             counts.submitted[tier] += 1
             counts.submit_seconds[tier].observe(seconds)
+            if counts.submitted[tier] % _FOLD_SAMPLES == 0:
+                counts.submit_seconds[tier].fold()
 
     def failed(self, pool: str, reason: str) -> None:
         """A request was refused, or not acknowledged. ``reason``: that of the error."""

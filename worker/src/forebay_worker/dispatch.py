@@ -326,6 +326,7 @@ class Dispatcher:
             self._sweep_at = now + SWEEP_SECONDS
             self._sweep_lanes(now)
             self.lookahead.allow_all()
+            self._stats.fold()
         self._heed_controls(now)
         self._release_suspect(now)
         if now >= self._pace_at:

@@ -193,6 +193,7 @@ class Collector:
         return ()
 
     def collect(self) -> Iterator[Metric]:
+        self._stats.fold()
         sheet = Sheet(METRICS)
         add = partial(sheet.add, self._pool)
         _add_counts(add, self._stats)
@@ -208,7 +209,6 @@ class Collector:
 def _add_counts(add: _Add, stats: Stats) -> None:
     per_tier: Mapping[str, Mapping[Any, int | Histogram]] = {
         "forebay_received_total": stats.received,
-        "forebay_started_total": stats.started,
         "forebay_retries_total": stats.retries,
         "forebay_duplicates_total": stats.duplicates,
         "forebay_queue_seconds": stats.queue_seconds,
@@ -219,6 +219,7 @@ def _add_counts(add: _Add, stats: Stats) -> None:
         for tier in TIERS:
             add(name, values[tier], tier)
     for tier in TIERS:
+        add("forebay_started_total", stats.queue_seconds[tier].count, tier)
         for reason in Reason:
             # Those that have not come yet, too: a series that begins at 1 has not grown.
             add("forebay_outcomes_total", stats.outcomes.get((tier, reason), 0), tier, reason.status, reason.code)

@@ -112,6 +112,8 @@ class Reporter:
             REFUSED_AGAIN_SECONDS: deque(),
         }
         self._last_delivery = clock.monotonic()
+        # Asked once for all reports of a look at them: the time costs as much as counting a request does.
+        self._polled_ms = clock.wall_ms()
         self.undelivered_records = 0
         self.undelivered_bytes = 0
         self.on_expedite_refused: Callable[[Work], None] = lambda _: None
@@ -277,6 +279,7 @@ class Reporter:
 
     def poll(self) -> None:
         """Serves delivery reports and sends again what failed; call it many times a second."""
+        self._polled_ms = self._clock.wall_ms()
         self._producer.poll(0)
         now = self._clock.monotonic()
         if self.undelivered_records == 0:
@@ -409,7 +412,7 @@ class Reporter:
             self._tracing.delivered(work, now)
             work.assignment.done.append(work.offset)
             if work.outcome is not None:
-                self._stats.durable(work, work.outcome, self._clock.wall_ms())
+                self._stats.durable(work, work.outcome, self._polled_ms)
         if is_result:
             self._known.add(work.request_id or "", work.history.replay_count, now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,7 +21,9 @@ BACKEND_FAILURE_REASONS: Final = (
 )
 """Those of failures that speak of the backend's state."""
 
-_END_TO_END: Final = frozenset({Status.COMPLETED, Status.FAILED, Status.EXPIRED})
+_END_TO_END: Final = frozenset(
+    each for each in Reason if each.status in (Status.COMPLETED, Status.FAILED, Status.EXPIRED)
+)
 """What is cancelled, shed or rejected says nothing of how long a request takes."""
 
 
@@ -49,15 +52,15 @@ def _controls() -> dict[tuple[ControlAction, ControlOutcome], int]:
 
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """What the event loop's thread counts."""
+    """What the event loop's thread counts. Each request comes by three times, so these look plainer than they might."""
 
     received: dict[Tier, int] = field(default_factory=_per_tier)
-    started: dict[Tier, int] = field(default_factory=_per_tier)
     retries: dict[Tier, int] = field(default_factory=_per_tier)
     duplicates: dict[Tier, int] = field(default_factory=_per_tier)
-    outcomes: dict[tuple[Tier, Reason], int] = field(default_factory=dict)
+    outcomes: defaultdict[tuple[Tier, Reason], int] = field(default_factory=lambda: defaultdict(int))
     controls: dict[tuple[ControlAction, ControlOutcome], int] = field(default_factory=_controls)
     queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    """One sample for each execution that was started."""
     service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     end_to_end_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     backend_failures: dict[Reason, int] = field(default_factory=lambda: _per_reason(BACKEND_FAILURE_REASONS))
@@ -66,15 +69,21 @@ class Stats:
 
     def dispatched(self, work: Work, now_ms: int) -> None:
         """A request was started."""
-        self.started[work.tier] += 1
-        self.queue_seconds[work.tier].observe(max(0, now_ms - work.first_enqueued_at) / 1000)
+        waited_ms = now_ms - work.first_enqueued_at
+        self.queue_seconds[work.assignment.tier].observe(waited_ms / 1000 if waited_ms > 0 else 0.0)
 
     def ended(self, work: Work, reason: Reason, service_seconds: float | None) -> None:
         """A request's outcome is known."""
-        key = (work.tier, reason)
-        self.outcomes[key] = self.outcomes.get(key, 0) + 1
+        tier = work.assignment.tier
+        self.outcomes[tier, reason] += 1
         if service_seconds is not None:
-            self.service_seconds[work.tier].observe(service_seconds)
+            self.service_seconds[tier].observe(service_seconds)
+
+    def durable(self, work: Work, reason: Reason, now_ms: int) -> None:
+        """All records of a request's outcome were delivered."""
+        if reason in _END_TO_END:
+            took_ms = now_ms - work.first_enqueued_at
+            self.end_to_end_seconds[work.assignment.tier].observe(took_ms / 1000 if took_ms > 0 else 0.0)
 
     def backend_failed(self, reason: Reason) -> None:
         """An execution failed by the backend's state."""
@@ -84,7 +93,8 @@ class Stats:
         """A record goes to the dead letters."""
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
 
-    def durable(self, work: Work, reason: Reason, now_ms: int) -> None:
-        """All records of a request's outcome were delivered."""
-        if reason.status in _END_TO_END:
-            self.end_to_end_seconds[work.tier].observe(max(0, now_ms - work.first_enqueued_at) / 1000)
+    def fold(self) -> None:
+        """Counts the samples noted; call it many times a minute."""
+        for histograms in (self.queue_seconds, self.service_seconds, self.end_to_end_seconds):
+            for histogram in histograms.values():
+                histogram.fold()
