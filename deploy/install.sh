@@ -6,6 +6,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 step=$1 deployable=$2 folder=$3
+case $deployable in
+producer | worker) packages=(schemas "$deployable") ;;
+sandbox) packages=(schemas producer sandbox) ;;
+*) echo "install.sh: $deployable is no deployable: producer, worker or sandbox" >&2 && exit 2 ;;
+esac
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -13,11 +18,6 @@ python3 -m venv "$work/tools"
 tools_pip() { "$work/tools/bin/python" -m pip "$@"; }
 into_folder() { tools_pip --python "$folder/bin/python" "$@"; }
 
-case $deployable in
-producer | worker) packages=(schemas "$deployable") ;;
-sandbox) packages=(schemas producer sandbox) ;;
-*) echo "install.sh: $deployable is no deployable: producer, worker or sandbox" >&2 && exit 2 ;;
-esac
 case $step in
 dependencies)
     python3 -m venv --without-pip "$folder"

@@ -69,15 +69,16 @@ class WorkerProcess:
                 stderr=log,
             )
 
-    def wait_listening(self) -> None:
+    def wait_listening(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Return when its ops port answers."""
-        port = wait_until(f"the worker's ops port; its log is {self.log_path}", self._logged_port)
+        port = wait_until(f"the worker's ops port; its log is {self.log_path}", self._logged_port, seconds=seconds)
         self._url = f"http://127.0.0.1:{port}"
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Return when every tier's group has assigned partitions to it."""
-        self.wait_listening()
-        wait_until(f"a ready worker; its log is {self.log_path}", lambda: self.get("/readyz")[0] == 200)
+        self.wait_listening(seconds=seconds)
+        what = f"a ready worker; its log is {self.log_path}"
+        wait_until(what, lambda: self.get("/readyz")[0] == 200, seconds=seconds)
 
     @property
     def url(self) -> str:

@@ -9,6 +9,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import psutil
 import pytest
 
 INTERRUPT = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)"
@@ -44,6 +45,25 @@ def test_ctrl_c_while_a_command_starts_ends_with_130_and_no_traceback(tmp_path: 
 def test_a_command_in_the_background_of_a_shell_goes_on(tmp_path: Path) -> None:
     done = start(tmp_path, f"{INTERRUPT}\ndef main(): print('done')", ctrl_c=signal.SIG_IGN)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_the_first_process_of_a_container_ends_on_sigterm(tmp_path: Path) -> None:
+    namespace = ["unshare", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*namespace, "true"], capture_output=True, timeout=60, check=False).returncode != 0:
+        pytest.skip("this user may not make a process namespace")
+    module = "import os, time\ndef main():\n    print(os.getpid(), flush=True)\n    time.sleep(60)"
+    (tmp_path / "a_command.py").write_text(module, encoding="utf-8")
+    with subprocess.Popen(
+        [*namespace, sys.executable, "-c", "from forebay_schemas import entry; entry._run('a_command')"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as outer:
+        assert outer.stdout is not None
+        assert outer.stdout.readline() == "1\n"
+        [first] = psutil.Process(outer.pid).children()
+        first.terminate()
+        assert outer.wait(30) == 143
 
 
 def test_all_commands_begin_there_and_nothing_is_imported_before() -> None:
