@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 APPS = {"forebay": forebay.app, "forebay-worker": forebay_worker.app, "forebay-sandbox": forebay_sandbox.app}
-OTHERS = {"cat", "curl", "echo", "export", "helm", "kill", "kubectl"}
+OTHERS = {"cat", "curl", "docker", "echo", "export", "helm", "kill", "kubectl"}
 
 
 def typed_in(page: str) -> list[str]:
