@@ -161,6 +161,7 @@ def test_a_submit_and_all_that_follows_are_one_trace(traced: Traced) -> None:
     assert headers["traceparent"].startswith(f"00-{trace_id}-{process.span_id}-0".encode())
 
 
+@pytest.mark.long
 def test_each_request_of_a_batch_has_a_span_of_its_own(traced: Traced) -> None:
     trace_id = traced.submit_in_a_span(envelope("batch-1"), envelope("batch-2"))
     traced.pool.results(["batch-1", "batch-2"])
@@ -200,6 +201,7 @@ def test_a_request_that_names_no_trace_gets_one_for_all_its_attempts(traced: Tra
     assert queues[0].parent == before.span_id
 
 
+@pytest.mark.long
 def test_a_replay_goes_on_in_the_trace_and_is_linked_to_the_attempt_that_died(traced: Traced) -> None:
     traced.engine.faults({"kind": "status", "status": 400, "match": "dies", "count": 1})
     trace_id, parent = traced.send_within_a_trace(envelope("dies"), Tier.MID)
@@ -252,8 +254,8 @@ def test_traceparents_that_break_the_format_are_harmless(traced: Traced) -> None
     wait_until("their spans", lambda: len(traced.receiver.spans) >= before + 4 * len(hostile))
     roots = [span for span in traced.receiver.spans[before:] if span.name.startswith("process")]
     assert {(span.parent, span.links) for span in roots} == {("", ())}
-    loud = [line for line in traced.worker.events() if line.get("level") in ("warning", "error")]
-    assert [line for line in loud if line["logger"] != "forebay.librdkafka"] == []
+    # A client that writes nonsense does not fill the log either.
+    assert [line for line in traced.worker.events() if line.get("logger", "").startswith("opentelemetry")] == []
 
 
 def test_a_later_state_of_the_trace_reaches_the_engines_side(traced: Traced) -> None:
