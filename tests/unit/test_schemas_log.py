@@ -117,7 +117,9 @@ def test_a_line_that_speaks_of_a_request_has_the_ids_of_its_trace() -> None:
 from forebay_schemas.log import spoken_of
 traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 log.info("told", traceparent=traceparent)
-token = spoken_of.set(traceparent)
+class Subject:
+    traceparent = traceparent
+token = spoken_of.set(Subject())
 logging.getLogger("users.handler").warning("spoken of")
 spoken_of.reset(token)
 log.info("hostile", traceparent="\\n" * 600)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -14,8 +14,18 @@ from forebay_schemas.trace_context import parse_traceparent
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor
 
-spoken_of: Final[ContextVar[str | None]] = ContextVar("forebay_spoken_of", default=None)
-"""The traceparent of the request that the present task works on: its lines get the ids, a handler's own lines too."""
+
+class BelongsToTrace(Protocol):
+    """What lines are about."""
+
+    @property
+    def traceparent(self) -> str | None:
+        """Its trace, as the header of that name has it."""
+        ...
+
+
+spoken_of: Final[ContextVar[BelongsToTrace | None]] = ContextVar("forebay_spoken_of", default=None)
+"""What the present task works on: its lines get the ids of that trace, a handler's own lines too."""
 
 
 def configure_logging(*, level: str, service: str) -> None:
@@ -65,7 +75,10 @@ def configure_logging(*, level: str, service: str) -> None:
 
 
 def _add_trace_ids(_logger: object, _method: str, event: EventDict) -> EventDict:
-    found = parse_traceparent(event.pop("traceparent", None) or spoken_of.get())
+    text = event.pop("traceparent", None)
+    if text is None and (subject := spoken_of.get()) is not None:
+        text = subject.traceparent
+    found = parse_traceparent(text)
     if found is not None:
         event["trace_id"], event["span_id"] = found.trace_id, found.span_id
     return event

@@ -86,7 +86,7 @@ class Executor:
         runs = 0
         while work is not None:
             running[id(work)] = task
-            spoken_of.set(work.traceparent)
+            spoken_of.set(work)
             try:
                 answer = await self._backend.run(work)
             except BackendFailed as error:

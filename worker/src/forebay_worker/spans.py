@@ -30,6 +30,7 @@ from forebay_schemas.topics import Pool
 from forebay_schemas.trace_context import parse_traceparent
 from forebay_schemas.tracing import Traces
 from forebay_worker.backends import Backend, BackendFailed
+from forebay_worker.tracing import NO_TRACING
 from forebay_worker.work import Answer, Work
 
 MODELS_NAMED_MAX: Final = 64
@@ -43,13 +44,12 @@ _NS_PER_SECOND: Final = 1_000_000_000
 
 
 class RequestTrace:
-    """The spans of one request in this worker. ``headers``: of the span that it is worked on in now."""
+    """The spans of one request in this worker. ``present``: the one that it is worked on in now."""
 
-    __slots__ = ("attempt", "base_ns", "headers", "of_process", "previous", "process", "under_attempt", "under_process")
+    __slots__ = ("attempt", "base_ns", "present", "previous", "process", "under_attempt", "under_process")
 
     def __init__(self, process: Span, *, base_ns: int) -> None:
-        self.process = process
-        self.headers = self.of_process = headers_below(process)
+        self.process = self.present = process
         self.base_ns = base_ns
         """Epoch nanoseconds at monotonic 0, so that a request's times are in order whatever its clock does."""
         self.under_process = _EMPTY
@@ -57,6 +57,11 @@ class RequestTrace:
         self.under_attempt = _EMPTY
         self.previous: SpanContext | None = None
         """The last attempt, here or by the worker before."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As `Traced` has it; made when they are asked for, since of most requests that are not sampled nobody does."""
+        return headers_below(self.present)
 
     def ns(self, now: float) -> int:
         """Monotonic seconds as a span's time."""
@@ -99,7 +104,7 @@ class Spans:
             start_time=trace.ns(now),
         )
         trace.under_attempt = set_span_in_context(trace.attempt, _EMPTY)
-        trace.headers = headers_below(trace.attempt)
+        trace.present = trace.attempt
         trace.previous = trace.attempt.get_span_context()
 
     def execution_ended(self, work: Work, now: float, *, error: str | None) -> None:
@@ -111,7 +116,7 @@ class Spans:
             trace.attempt.set_status(Status(StatusCode.ERROR))
         trace.attempt.end(trace.ns(now))
         trace.attempt = None
-        trace.headers = trace.of_process
+        trace.present = trace.process
 
     def decided(self, work: Work, reason: Reason) -> None:
         trace = self._of(work)
@@ -141,7 +146,7 @@ class Spans:
 
     def onward(self, work: Work) -> Mapping[str, str]:
         trace = self._of(work)
-        of_process = trace.of_process[TRACEPARENT]
+        of_process = traceparent_of(trace.process.get_span_context())
         headers = {PREVIOUS_SPAN: of_process if trace.previous is None else traceparent_of(trace.previous)}
         if parse_traceparent(work.history.traceparent) is None:
             # Else it stays: all attempts lie side by side under the span that sent the request.
@@ -149,7 +154,10 @@ class Spans:
         return headers
 
     def result_headers(self, work: Work) -> list[Header] | None:
-        return [(name, value.encode()) for name, value in self._of(work).of_process.items()]
+        process = self._of(work).process
+        if not process.is_recording():
+            return NO_TRACING.result_headers(work)
+        return [(name, value.encode()) for name, value in headers_below(process).items()]
 
     def around(self, backend: Backend) -> Backend:
         if self._backend_url is None:
@@ -277,7 +285,7 @@ class _TracedEngine:
         if trace.attempt is None:
             return await self._backend.run(work)
         span = self._start(work, trace)
-        before, trace.headers = trace.headers, headers_below(span)
+        before, trace.present = trace.present, span
         error: str | None = None
         try:
             answer = await self._backend.run(work)
@@ -302,7 +310,7 @@ class _TracedEngine:
                 span.set_attribute("error.type", error)
                 span.set_status(Status(StatusCode.ERROR))
             span.end(trace.ns(self._clock.monotonic()))
-            trace.headers = before
+            trace.present = before
 
     def _start(self, work: Work, trace: RequestTrace) -> Span:
         assert work.request is not None
