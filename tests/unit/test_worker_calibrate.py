@@ -6,6 +6,7 @@ import asyncio
 import random
 
 import pytest
+from typer.testing import CliRunner
 
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import UsageError
@@ -21,6 +22,7 @@ from forebay_worker.calibrate_requests import (
 )
 from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate_samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
+from forebay_worker.cli import app
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 # --- what it asks
@@ -95,6 +97,25 @@ def test_a_sample_of_real_requests_is_sent_over_and_over_each_a_little_different
 def test_a_bad_sample_is_refused_naming_the_line(lines: list[bytes], problem: str) -> None:
     with pytest.raises(UsageError, match=f"--requests: {problem}"):
         read_requests(lines, model=None, field="--requests")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt-tokens", "many"], "--prompt-tokens: is 'many'"),
+        (["--requests", "no-such.jsonl"], "--requests: no-such.jsonl: No such file"),
+        (["--max-concurrency", "0"], "--max-concurrency: is 0"),
+        (["--max-duration", "never"], "--max-duration: is 'never'"),
+        (["--window", "0s"], "--window: is '0s'"),
+        (["--tpot", "-1"], "--tpot: is -1"),
+        (["--write-settings", "no-such-folder/x.toml"], "no-such-folder is no folder"),
+        (["--handler", "a:b"], "FOREBAY_BACKEND_URL: and FOREBAY_HANDLER are both set"),
+    ],
+)
+def test_what_was_typed_wrong_is_said_before_anything_is_asked(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, ["calibrate", "--backend-url", "http://127.0.0.1:9", *arguments])
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
 
 
 # --- when it has measured enough

@@ -156,10 +156,10 @@ def test_of_steps_that_do_as_much_the_lowest_counts() -> None:
 
 
 def test_a_limit_that_was_not_measured_gets_a_step_of_its_own() -> None:
-    steps = batching(1.0, 0.08)
+    steps = batching(1.0, 0.05)
     first = refinement(steps, tpot_seconds=None)
     assert first is not None
-    refined = [*steps, step(first, 1.0 + 0.08 * first)]
+    refined = [*steps, step(first, 1.0 + 0.05 * first)]
     assert refinement(refined, tpot_seconds=None) is None
     found = recommend(refined, tpot_seconds=None)
     assert found is not None

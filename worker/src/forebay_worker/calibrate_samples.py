@@ -25,7 +25,9 @@ TOLERANCE: Final = 0.10
 P95_REQUESTS_MIN: Final = 20
 P99_REQUESTS_MIN: Final = 100
 ENGINE_QUEUE_SHARE: Final = 0.05
-"""Of the requests in flight, in the engine's own queue on the average: its batch is full. Fewer are on their way in."""
+ENGINE_QUEUE_MIN: Final = 0.5
+"""In the engine's own queue on the average, of those in flight and at least: its batch is full. Fewer are on their way
+in, each for a moment."""
 
 
 class Trouble(Enum):
@@ -169,7 +171,7 @@ class StepMeter:
         prompts = [one.prompt_tokens for one in done if one.prompt_tokens is not None]
         outputs = [one.output_tokens for one in done if one.output_tokens is not None]
         waiting = _mean(self._waiting)
-        is_saturated = waiting is not None and waiting > ENGINE_QUEUE_SHARE * self.concurrency
+        is_saturated = waiting is not None and waiting > max(ENGINE_QUEUE_MIN, ENGINE_QUEUE_SHARE * self.concurrency)
         state: StepState = (
             "sick" if sick else "saturated" if is_saturated else "stable" if self.is_stable else "unstable"
         )

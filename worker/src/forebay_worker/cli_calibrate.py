@@ -103,7 +103,6 @@ def calibrate(
     Exits 0 with a complete calibration, 4 when it recommends something after less, 1 when it cannot, 130 after Ctrl-C.
     """
     settings = load_worker_settings(flags={"backend_url": backend_url, "handler": handler}, config=config)
-    configure_logging(level="error" if settings.log_level == "info" else settings.log_level, service="forebay-worker")
     bounds = Bounds(
         concurrency_max=_concurrency(max_concurrency),
         window_seconds=_seconds(window, field="--window"),
@@ -117,6 +116,7 @@ def calibrate(
     lines = None if requests is None else _lines(requests)
     for path in (write_settings, write_json):
         _check_writable(path)
+    configure_logging(level="error" if settings.log_level == "info" else settings.log_level, service="forebay-worker")
 
     def asks(model: str | None) -> Asks:
         is_unique, seed = prompts is Prompts.UNIQUE, time.time_ns()
@@ -158,8 +158,6 @@ async def _measure(
     asks: Callable[[str | None], Asks],
     even_if_busy: bool,
 ) -> Calibration:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
     engine = await _engine(settings, even_if_busy=even_if_busy)
     pulse = Pulse()
     target: HttpTarget | HandlerTarget
@@ -175,6 +173,9 @@ async def _measure(
         if isinstance(target, HttpTarget):
             await _probe(target, source)
         await signals.start()
+        stop = asyncio.Event()
+        # From here on there is something to lose; before, Ctrl-C ends the command at once.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
         calibrator = Calibrator(
             target=target,
             asks=source,
