@@ -100,12 +100,10 @@ def limit_at(steps: Sequence[CalibrationStep], *, share: float = STABLE_SHARE) -
     if best is None:
         return None
     wanted = share * throughput(best)
-    good = sorted(
-        (step for step in steps if step.state in GOOD_STATES and step.concurrency <= best.concurrency),
-        key=lambda step: step.concurrency,
-    )
     before: CalibrationStep | None = None
-    for step in good:
+    for step in _usable(steps):
+        if step.concurrency > best.concurrency:
+            break
         if throughput(step) >= wanted:
             if before is None:
                 return float(step.concurrency)
@@ -149,8 +147,9 @@ def recommend(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -
     limit, best = _limit(steps, tpot_seconds=tpot_seconds), stable_step(steps)
     if limit is None or best is None or (len(good) < STEPS_MIN and good[-1].state != "saturated"):
         return None
-    service = _interpolated(good, limit, [step.service_seconds for step in good])
-    tpots = [(step, step.tpot_seconds) for step in good if step.tpot_seconds is not None]
+    usable = _usable(steps)
+    service = _interpolated(usable, limit, [step.service_seconds for step in usable])
+    tpots = [(step, step.tpot_seconds) for step in usable if step.tpot_seconds is not None]
     tpot = _interpolated([step for step, _ in tpots], limit, [value for _, value in tpots]) if tpots else None
     outputs = [step.output_tokens for step in good if step.output_tokens is not None]
     target = tpot_seconds
@@ -191,6 +190,11 @@ def rounded_up(value: float) -> float:
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{math.ceil(value / unit - 1e-9) * unit:.6g}")
+
+
+def _usable(steps: Sequence[CalibrationStep]) -> list[CalibrationStep]:
+    """What did not hold still is still the best that is known of the concurrency between two others."""
+    return sorted((step for step in steps if step.state != "sick"), key=lambda step: step.concurrency)
 
 
 def _limit(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> int | None:
