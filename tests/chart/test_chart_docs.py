@@ -53,3 +53,9 @@ def test_a_page_shows_what_helm_says(helm: Path) -> None:
     text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
     [lines] = re.findall(r"```yaml\n(  minReplicaCount.*?)```", text, re.DOTALL)
     assert lines in shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_objects_on_a_page_are_what_kubernetes_takes(page: Path) -> None:
+    blocks = re.findall(r"```yaml\n(apiVersion: .*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    validate([yaml.safe_load(block) for block in blocks], "1.34")
