@@ -186,8 +186,16 @@ def make_plan(demand: Demand) -> Plan:
 
 def _engines_needed(demand: Demand, flows: Mapping[Tier, Flow]) -> int | None:
     """What so many engines keep, one more keeps too."""
-    counts = range(1, ENGINES_MAX + 1)
-    at = bisect_left(counts, True, key=lambda count: _is_kept(demand, flows, engines=count))
+
+    def is_kept(count: int) -> bool:
+        return _is_kept(demand, flows, engines=count)
+
+    least = max(1, math.ceil(sum(load.per_second for load in demand.loads.values()) / demand.service.per_second))
+    most = least
+    while most < ENGINES_MAX and not is_kept(most):
+        most = min(ENGINES_MAX, 2 * most)
+    counts = range(least, min(most, ENGINES_MAX) + 1)
+    at = bisect_left(counts, True, key=is_kept)
     return counts[at] if at < len(counts) else None
 
 

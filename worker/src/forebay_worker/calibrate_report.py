@@ -93,7 +93,7 @@ def plots(calibration: Calibration, *, is_ascii: bool) -> str:
     if not rows:
         return ""
     marked = "" if limit is None else f"; the vertical line is the limit, {limit}"
-    return "\n".join(rows) + f"\nagainst requests in flight, each step twice the last{marked}"
+    return "\n".join(rows) + f"\nagainst requests in flight, on a log scale{marked}"
 
 
 def settings_text(calibration: Calibration, settings: WorkerSettings) -> str:

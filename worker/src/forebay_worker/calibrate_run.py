@@ -209,7 +209,7 @@ def _noted(step: CalibrationStep, lags: Sequence[float]) -> CalibrationStep:
     notes = []
     lag = statistics.fmean(lags) if lags else 0.0
     if lag > LAG_SECONDS_MAX:
-        notes.append(f"this machine is {lag * 1000:.0f} ms late on the average: latencies are partly its own")
+        notes.append(f"this machine was {lag * 1000:.0f} ms late on average, and so are the latencies")
     others = (step.engine_running or 0.0) + (step.engine_waiting or 0.0) - step.concurrency
     if others > max(1.0, 0.1 * step.concurrency):
         notes.append(f"the engine had {others:.1f} requests of others")
