@@ -107,3 +107,12 @@ def test_a_real_parser_takes_every_expression(promtool: Path, tmp_path: Path, pa
     page.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": taken}]}), encoding="utf-8")
     ran = subprocess.run([promtool, "check", "rules", page], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@every_dashboard
+def test_the_page_shows_the_picture_and_says_what_to_look_for_in_each_panel(path: Path) -> None:
+    page = (ROOT / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    assert f"(dashboards/{path.stem}.png)" in page
+    assert (ROOT / "docs" / "dashboards" / f"{path.stem}.png").read_bytes().startswith(b"\x89PNG")
+    rows = "\n".join(f"| {panel['title']} | {panel['description']} |" for panel in panels_of(path))
+    assert rows in page, f"docs/dashboards.md should hold these rows:\n{rows}"

@@ -16,10 +16,10 @@ from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES
 from forebay_worker import cli as forebay_worker
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 APPS = {"forebay": forebay.app, "forebay-worker": forebay_worker.app, "forebay-sandbox": forebay_sandbox.app}
-OTHERS = {"cat", "curl", "docker", "echo", "export", "helm", "kill", "kubectl"}
+OTHERS = {"cat", "curl", "docker", "echo", "export", "head", "helm", "kill", "kubectl", "promtool", "yes"}
 
 
 def typed_in(page: str) -> list[str]:

@@ -61,7 +61,7 @@ DEAD_LETTERS: Final = Dashboard(
             panels=(
                 graph(
                     "Dead letters by reason",
-                    (f"sum by (reason) (forebay:dead_letters:rate5m{{{_POOL}}})", "{{reason}}"),
+                    (f"sum by (reason) (forebay:dead_letters:rate5m{{{_POOL}}}) > 0", "{{reason}}"),
                     unit="reqps",
                     description="One reason alone has one cause: a sender's release (undecodable, backend_rejected, "
                     "unknown_biz_type) or the engine (backend_error, backend_timeout). See docs/reasons.md.",
@@ -71,7 +71,7 @@ DEAD_LETTERS: Final = Dashboard(
                 graph(
                     "All that was not completed, by reason",
                     (
-                        f'sum by (reason) (rate(forebay_outcomes_total{{{_TIER}, status!="completed"}}[{_RATE}]))',
+                        f'sum by (reason) (rate(forebay_outcomes_total{{{_TIER}, status!="completed"}}[{_RATE}])) > 0',
                         "{{reason}}",
                     ),
                     unit="reqps",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from forebay_sandbox.dashboards_model import COLUMNS
 from forebay_sandbox.demo_picture import MUTED, STYLE
@@ -25,6 +25,7 @@ _TITLE_INCHES: Final = 0.9
 _DPI: Final = 80
 _COLORS: Final = ("#0b7a75", "#e0a458", "#7ca5b8", "#c8553d", "#6b4e71", "#4f772d", "#b08968", "#22313f")
 _NAMED_COLORS: Final = {"green": "#4f772d", "orange": "#d9822b", "red": "#c8553d"}
+_LINES_ALL_SHOWN: Final = 3
 _PANEL_BACKGROUND: Final = "#fbfcfd"
 
 
@@ -127,10 +128,10 @@ def _draw_stat(
 def _draw_graph(
     figure: Figure, panel: Mapping[str, Any], lines: list[_Line], box: tuple[float, float, float, float], span: Span
 ) -> None:
-    axes = _axes(figure, box, left=0.55, bottom=0.62, top=0.3)
+    axes = _axes(figure, box, left=0.72, bottom=0.62, top=0.3)
     defaults = panel["fieldConfig"]["defaults"]
     axes.set_xlim(0, span.end - span.start)
-    shown = [line for line in lines if any(math.isfinite(value) for value in line.values)]
+    shown = _worth_drawing(lines)
     if not shown:
         axes.set_xticks([])
         axes.set_yticks([])
@@ -144,6 +145,7 @@ def _draw_graph(
             axes.plot(line.seconds, line.values, color=color, lw=1.7, label=legend)
     if defaults["custom"]["scaleDistribution"]["type"] == "log":
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:
         axes.set_ylim(bottom=0, top=_ceiling(axes, shown))
     _thresholds(axes, defaults["thresholds"]["steps"], drawn=defaults["custom"]["thresholdsStyle"]["mode"] != "off")
@@ -155,7 +157,7 @@ def _draw_graph(
     axes.legend(
         loc="upper left",
         bbox_to_anchor=(-0.02, -0.11),
-        ncols=4,
+        ncols=3,
         fontsize=7.5,
         handlelength=1.2,
         columnspacing=1.0,
@@ -191,6 +193,13 @@ def _axes(figure: Figure, box: tuple[float, float, float, float], *, left: float
         for side in axes.spines.values():
             side.set_visible(False)
     return axes
+
+
+def _worth_drawing(lines: list[_Line]) -> list[_Line]:
+    """Those that have values; of many, those that are not 0 all the time, so that the legend stays short."""
+    known = [line for line in lines if any(math.isfinite(value) for value in line.values)]
+    moving = [line for line in known if any(value > 0 for value in line.values)]
+    return moving if moving and len(known) > _LINES_ALL_SHOWN else known
 
 
 def _cycle(count: int) -> list[str]:

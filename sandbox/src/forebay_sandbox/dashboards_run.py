@@ -31,7 +31,7 @@ FASTER: Final = 10.0
 _SCRAPE_SECONDS: Final = 1.0
 _RATE_INTERVAL: Final = "15s"
 _LETTERS: Final = 300
-_SETTLE_SECONDS: Final = 10.0
+_SETTLE_SECONDS: Final = 15.0
 _REPLAY_SECONDS_MAX: Final = 120
 _WHOLE_RUN: Final = "dead-letters"
 
