@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from forebay_sandbox.kafka_access import KafkaAccess
     from forebay_sandbox.pytest_plugin import NewKafka
+    from harness.served import Served
 
 
 def command(kafka: KafkaAccess, pool: str) -> ForebayCommand:
@@ -61,10 +62,11 @@ def says(pool: LivePool, worker: str, *, share: int, service_seconds: float | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """One exporter of two pools and of one that has no topics yet."""
+    """One exporter of three pools, the last with a worker, and of one that has no topics yet."""
 
     one: LivePool
     other: LivePool
+    worked: LivePool
     unmade: ProducerPool
     exporter: ExporterProcess
 
@@ -73,14 +75,15 @@ class Exported:
 
 
 @pytest.fixture(scope="module")
-def exported(kafka: KafkaAccess) -> Iterator[Exported]:
+def exported(kafka: KafkaAccess, session_served: Served) -> Iterator[Exported]:
     with ExitStack() as stack:
         one, other = (stack.enter_context(closing(LivePool(kafka, partitions=1))) for _ in range(2))
         unmade = unmade_pool(kafka)
-        names = one.name, other.name, unmade.name
+        worked = session_served.pool
+        names = one.name, other.name, worked.name, unmade.name
         exporter = stack.enter_context(running_exporter(command(kafka, "unused"), *names))
-        wait_until("two pools that are read", lambda: sum(exporter.metrics("forebay_exporter_up")) == 2)
-        yield Exported(one=one, other=other, unmade=unmade, exporter=exporter)
+        wait_until("three pools that are read", lambda: sum(exporter.metrics("forebay_exporter_up")) == 3)
+        yield Exported(one=one, other=other, worked=worked, unmade=unmade, exporter=exporter)
 
 
 def test_it_shows_what_the_list_says(exported: Exported) -> None:
@@ -142,6 +145,20 @@ def test_workers_that_speak_make_a_rate_and_a_risk(exported: Exported) -> None:
     assert exported.metric("forebay_allowed_wait_seconds", pool, tier="high") == 3.0
     assert exported.metric("forebay_deadline_risk_ratio", pool, tier="high") == 1.0
     assert exported.metric("forebay_deadline_risk_ratio", pool, tier="mid") == pytest.approx(3 / 18)
+
+
+def test_a_worker_is_heard_and_what_it_did_is_no_backlog(exported: Exported) -> None:
+    pool = exported.worked
+    pool.results(pool.submit(Tier.HIGH, *(envelope(f"exported-{number}") for number in range(5))))
+    wait_until("the worker heard", lambda: exported.metric("forebay_workers", pool) == 1)
+    assert exported.metric("forebay_pool_limit_requests", pool) == 4
+    wait_until("its pace", lambda: exported.metric("forebay_pool_rate", pool))
+    wait_until("all done", lambda: exported.metric("forebay_backlog_records", pool, tier="high") == 0)
+    dequeued, enqueued = (
+        exported.metric(f"forebay_{way}_total", pool, tier="high") for way in ("dequeued", "enqueued")
+    )
+    assert dequeued == enqueued
+    assert exported.metric("forebay_deadline_risk_ratio", pool, tier="high") == 0
 
 
 def test_a_pool_without_topics_is_named_and_keeps_nothing_from_the_others(exported: Exported) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from forebay_schemas.tiers import Tier
+from harness.exporter_process import running_exporter
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, envelope
 from harness.locked_down import documented_acls, forebay_as, grant_roles, write_properties
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.long
 
-WORKER, CLIENT = "forebay-worker", "forebay-client"
+WORKER, CLIENT, EXPORTER = "forebay-worker", "forebay-client", "forebay-exporter"
 CLIENT_ROLES = (
     "forebay submit",
     "forebay results",
@@ -66,7 +68,7 @@ class Permitted:
 @pytest.fixture(scope="module")
 def permitted(secure_kafka: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Permitted]:
     secure, folder = secure_kafka, tmp_path_factory.mktemp("permitted")
-    for user in (WORKER, CLIENT):
+    for user in (WORKER, CLIENT, EXPORTER):
         secure.set_password(user, f"{user}-pw")
     with closing(LivePool(secure.kafka, partitions=1)) as pool:
         worker_acls = grant_roles(secure, "forebay-worker", pool=pool.name, principal=f"User:{WORKER}")
@@ -186,6 +188,41 @@ def test_a_client_that_lacks_one_of_them_is_told_which(permitted: Permitted) -> 
         assert done.code == 1, (role, done.err)
         kind = "topic" if name else "group"
         assert f"User:{CLIENT} may not {operation} {kind} forebay.{pool}.{name}" in done.err, (role, done.err)
+
+
+def test_an_exporter_needs_what_the_table_says_and_names_what_it_lacks(
+    permitted: Permitted, worker: WorkerProcess, tmp_path: Path
+) -> None:
+    secure, pool = permitted.secure, permitted.pool
+    acls = grant_roles(secure, "forebay exporter", pool=pool.name, principal=f"User:{EXPORTER}")
+    forebay = forebay_as(secure.scram(EXPORTER, f"{EXPORTER}-pw"), pool=pool.name, folder=tmp_path)
+    gate = Gate(permitted.folder)
+    pool.submit(Tier.MID, *(envelope(f"exported-{number}", payload=gate.payload()) for number in range(6)))
+    with running_exporter(forebay) as exporter:
+
+        def said(words: str) -> bool:
+            return words in exporter.get("/readyz")[1]
+
+        wait_until("the backlog", lambda: exporter.metric("forebay_backlog_records", tier="mid") == 6)
+        wait_until("the worker", lambda: exporter.metric("forebay_workers") == 1)
+        assert worker.status()["in_flight_requests"] == 4
+        assert exporter.metric("forebay_oldest_age_seconds", tier="mid")
+        lacking = {
+            (acl.operation, acl.resource, acl.name): acl
+            for acl in acls
+            if acl.resource == "Topic" and acl.name.endswith(("coordination", "requests.", "dead-letter"))
+        }
+        assert len(lacking) == 3
+        for (operation, _, name), acl in lacking.items():
+            secure.take_away(acl)
+            try:
+                words = f"User:{EXPORTER} may not {operation} topic {name}"
+                wait_until(words, partial(said, words))
+                assert exporter.metric("forebay_exporter_up") == 0
+            finally:
+                secure.allow(acl)
+            wait_until("a pool that is read", lambda: exporter.metric("forebay_exporter_up") == 1)
+    gate.open()
 
 
 def test_permissions_taken_from_a_running_worker_are_named_and_nothing_is_lost(

@@ -73,6 +73,8 @@ def test_what_runs_is_handed_from_worker_to_worker_and_runs_once(
     assert let_go_seconds(first) < LET_GO_SECONDS_MAX
     assert first.status()["handed_over_running"] == first.status()["in_flight_requests"] == 4
     assert first.metric("forebay_handed_over_requests") == 4
+    assert first.metric("forebay_handed_over_total", direction="given") == 4
+    assert second.metric("forebay_handed_over_total", direction="taken") == 4
     pool.submit(Tier.MID, envelope("behind-1", payload=gate.noted()))
     assert pool.result("behind-1").worker == "worker-2"
 

@@ -14,8 +14,16 @@ from forebay_producer.offsets_reader import At, GroupOffsets, RecordTimes
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.coordination import Capacity, decode_capacity
-from forebay_schemas.kafka import KafkaConnection, create_client, make_admin, reader_config, require_topics
-from forebay_schemas.permissions import Operation
+from forebay_schemas.errors import ForebayError
+from forebay_schemas.kafka import (
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    make_admin,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.permissions import Operation, is_denied, on_topic
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
 
@@ -68,15 +76,14 @@ class PoolReader:
         ``BrokerUnreachableError``, ``KafkaFailedError``.
         """
         pool, brokers = self.pool, self._brokers
-        names = [
-            *(pool.requests(tier) for tier in TIERS),
-            *pool.retries,
-            pool.dead_letter,
-            pool.coordination,
-        ]
-        counts = require_topics(
-            brokers.admin, names, connection=brokers.connection, pool=pool.name, operation=Operation.READ
-        )
+        counts: dict[str, int] = {}
+        for operation, names in (
+            (Operation.READ, [*(pool.requests(tier) for tier in TIERS), pool.coordination]),
+            (Operation.DESCRIBE, [*pool.retries, pool.dead_letter]),
+        ):
+            counts |= require_topics(
+                brokers.admin, names, connection=brokers.connection, pool=pool.name, operation=operation
+            )
         brokers.followed.follow(pool, _partitions([pool.coordination], counts))
         requests = {tier: _partitions(self._requests[tier], counts) for tier in TIERS}
         retries = {tier: _partitions(self._retries[tier], counts) for tier in TIERS}
@@ -114,19 +121,26 @@ class WorkersHeard:
     """Follows the coordination topics of all pools, from now on. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
+        self._connection = connection
         self._clock = clock
         self._consumer = create_client(Consumer, reader_config(connection, client_id=CLIENT_ID))
         self._followed: dict[Pool, list[At]] = {}
         self._pools: dict[str, Pool] = {}
         self._since: dict[Pool, float] = {}
         self._heard: dict[Pool, dict[str, tuple[float, Capacity]]] = {}
+        self._denied: dict[Pool, ForebayError] = {}
 
     def close(self) -> None:
         """Lets go of the brokers."""
         self._consumer.close()
 
     def follow(self, pool: Pool, partitions: list[At]) -> None:
-        """Follows these from now on, if it does not yet."""
+        """Follows these from now on, if it does not yet. Raises ``DeniedError`` when it was not allowed to lately: the
+        client says so once only, and not when that is over, so it is tried anew then."""
+        denied = self._denied.pop(pool, None)
+        if denied is not None:
+            self._consumer.incremental_unassign([TopicPartition(*at) for at in self._followed.pop(pool)])
+            raise denied
         if self._followed.get(pool) == partitions:
             return
         new = [at for at in partitions if at not in self._followed.get(pool, [])]
@@ -148,9 +162,19 @@ class WorkersHeard:
     def poll(self, seconds: float) -> None:
         """Takes in the next record, or waits so long for one."""
         message = self._consumer.poll(seconds)
-        if message is None or message.error() is not None:
+        if message is None:
             return
-        pool = self._pools.get(message.topic() or "")
+        topic = message.topic() or ""
+        pool, failure = self._pools.get(topic), message.error()
+        if failure is not None:
+            if pool is not None and is_denied(failure):
+                self._denied[pool] = as_forebay_error(
+                    failure,
+                    connection=self._connection,
+                    doing="listening to the workers",
+                    needs=on_topic(Operation.READ, topic),
+                )
+            return
         capacity = decode_capacity(message.value())
         if pool is not None and capacity is not None:
             self._heard[pool][capacity.worker] = (self._clock.monotonic(), capacity)

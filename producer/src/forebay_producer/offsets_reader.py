@@ -19,7 +19,7 @@ from forebay_schemas.kafka import (
     reader_config,
 )
 from forebay_schemas.passing import until_passed
-from forebay_schemas.permissions import Operation, is_denied, on_group
+from forebay_schemas.permissions import Operation, is_denied, on_group, on_topic
 
 At = tuple[str, int]
 """A topic and the number of a partition."""
@@ -82,6 +82,7 @@ class RecordTimes:
     """Reads the timestamps of single records. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock, client_id: str) -> None:
+        self._connection = connection
         self._clock = clock
         self._consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | _ONE_RECORD)
 
@@ -92,24 +93,35 @@ class RecordTimes:
     def at(self, offsets: Mapping[At, int]) -> dict[At, int]:
         """When the record at each partition's offset, or the next one, was written: epoch milliseconds.
 
-        Partitions whose record does not come within five seconds are left out.
+        Partitions whose record does not come within five seconds are left out. Raises ``DeniedError``.
         """
         if not offsets:
             return {}
+        try:
+            return self._read(offsets)
+        finally:
+            self._consumer.unassign()
+
+    def _read(self, offsets: Mapping[At, int]) -> dict[At, int]:
         self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()])
         times: dict[At, int] = {}
         give_up_at = self._clock.monotonic() + _HEADS_SECONDS_MAX
         while len(times) < len(offsets) and self._clock.monotonic() < give_up_at:
             message = self._consumer.poll(_POLL_SECONDS)
-            if message is None or message.error() is not None:
+            if message is None:
                 continue
             topic, number = message.topic(), message.partition()
             assert topic is not None
             assert number is not None
+            failure = message.error()
+            if failure is not None:
+                if is_denied(failure):
+                    needs = on_topic(Operation.READ, topic)
+                    raise as_forebay_error(failure, connection=self._connection, doing="reading a record", needs=needs)
+                continue
             if (topic, number) not in times:
                 times[topic, number] = message.timestamp()[1]
                 self._consumer.pause([TopicPartition(topic, number)])
         # A pause outlives the assignment it was made in.
         self._consumer.resume([TopicPartition(topic, number) for topic, number in times])
-        self._consumer.unassign()
         return times
