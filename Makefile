@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 
-.PHONY: help bootstrap tools demo dashboards up down test test-long test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
+.PHONY: help bootstrap tools demo dashboards up down test test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -31,10 +31,14 @@ down: ## stop what `make up` started
 
 # Two at a time, each with a broker of its own: the tests wait more than they compute.
 test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a thousand simulated histories
-	@$(BIN)/pytest tests -m "not long" -n 2 --dist worksteal
+	@$(BIN)/pytest tests -m "not long and not cluster" -n 2 --dist worksteal
 
 test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
 	@$(BIN)/pytest tests -m long -n 2 --dist worksteal
+
+test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes
+	@$(BIN)/forebay-sandbox tools fetch helm etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok controller-gen >/dev/null
+	@$(BIN)/pytest tests/cluster -m cluster
 
 test-unit: bootstrap ## only the tests that need no broker (seconds)
 	@$(BIN)/pytest tests/unit tests/contract

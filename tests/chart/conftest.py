@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from harness.tools_at_hand import at_hand
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def at_hand(name: str) -> Path:
-    """The tool's path. Where it is missing: a failure in CI, a skip elsewhere."""
-    from forebay_sandbox import tools
-
-    path = tools.at_hand(name)
-    if path is not None:
-        return path
-    missing = f"{name} is not at hand: run `forebay-sandbox tools fetch {name}` ({tools.how(name)})"
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing)
-    pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from forebay_sandbox import tools
+from forebay_sandbox.cli import app
 from forebay_sandbox.errors import PrerequisiteMissingError
 from forebay_sandbox.tools import ToolUnavailableError
 from forebay_schemas.errors import UsageError
@@ -155,3 +158,16 @@ def test_every_tool_can_be_fetched_and_says_how(runs: Path, tmp_path: Path, name
     assert ("built with Go" in tools.how(name)) or ("Debian package" in tools.how(name))
     assert tools.tool(name).name == name
     assert len(runs.read_text().splitlines()) == 1
+
+
+def test_the_command_fetches_what_is_missing_and_prints_paths(runs: Path) -> None:
+    listed = CliRunner().invoke(app, ["tools", "list"])
+    assert "helm                     missing: built with Go, once; about 190 s" in listed.stdout
+
+    for _ in range(2):
+        fetched = CliRunner().invoke(app, ["tools", "fetch", "promtool", "helm"])
+        assert fetched.stdout.splitlines() == [str(tools.at_hand("promtool")), str(tools.at_hand("helm"))]
+    assert len(runs.read_text().splitlines()) == 2
+    everything = json.loads(CliRunner().invoke(app, ["tools", "list", "--output", "json"]).stdout)
+    assert everything["helm"] == str(tools.at_hand("helm"))
+    assert everything["etcd"] is None
