@@ -11,6 +11,10 @@ producer | worker) packages=(schemas "$deployable") ;;
 sandbox) packages=(schemas producer sandbox) ;;
 *) echo "install.sh: $deployable is no deployable: producer, worker or sandbox" >&2 && exit 2 ;;
 esac
+case $step in
+dependencies | packages) ;;
+*) echo "install.sh: $step is no step: dependencies or packages" >&2 && exit 2 ;;
+esac
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -29,5 +33,4 @@ packages)
     into_folder install --quiet --no-deps --no-index "$work"/wheels/*.whl
     into_folder check
     ;;
-*) echo "install.sh: $step is no step: dependencies or packages" >&2 && exit 2 ;;
 esac

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -141,3 +142,29 @@ def test_a_build_installs_by_the_script_alone_and_copies_what_its_packages_need(
     for source in copied:
         assert (ROOT / source).exists()
         assert f"!{source}" in allowed or (source.startswith("requirements/") and "!requirements/*.txt" in allowed)
+
+
+def test_make_images_says_that_an_engine_is_missing(tmp_path: Path) -> None:
+    # A docker without an engine behind it, as on many a build machine.
+    (tmp_path / "docker").symlink_to("/bin/false")
+    done = subprocess.run(
+        [ROOT / "tools/images"],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("images: no Docker engine answers")
+
+
+def test_the_install_script_names_what_it_takes(tmp_path: Path) -> None:
+    for step, deployable, said in (
+        ("packages", "gateway", "producer, worker or sandbox"),
+        ("all", "worker", "no step"),
+    ):
+        command = [ROOT / "deploy/install.sh", step, deployable, tmp_path / "venv"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2
+        assert said in done.stderr
