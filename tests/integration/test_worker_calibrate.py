@@ -17,6 +17,7 @@ from forebay_sandbox.engine_process import EngineProcess
 from forebay_sandbox.foreign_engines import ForeignEngine
 from forebay_schemas.calibration import Calibration, read_calibration
 from forebay_worker.settings import load_worker_settings
+from harness.nvml_stub import NvmlStub, gpu_state
 from harness.waiting import wait_until
 from harness.worker_process import clean_environment
 
@@ -36,11 +37,11 @@ def physical_seconds(in_flight: int) -> float:
     return steps + own * in_flight
 
 
-def calibrate(*arguments: str) -> subprocess.Popen[str]:
+def calibrate(*arguments: str, gpu: NvmlStub | None = None) -> subprocess.Popen[str]:
     """Starts it. It does not watch its parent: without its engine it ends by itself."""
     return subprocess.Popen(
         [sys.executable, "-P", "-c", "from forebay_worker.cli import main; main()", "calibrate", *arguments],
-        env=clean_environment({"FOREBAY_GPU": "none"}),
+        env=clean_environment({"FOREBAY_GPU": "none"} if gpu is None else {"FOREBAY_GPU": "nvml", **gpu.environment}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -99,13 +100,15 @@ def test_the_recommended_limit_is_near_to_what_the_physics_say(
 def test_an_engine_that_gets_sick_ends_it_with_what_was_measured(new_engine: Callable[..., EngineProcess]) -> None:
     engine = new_engine(physics=PHYSICS)
     process = calibrate("--backend-url", engine.url, *SHORT, "--output", "json")
-    wait_until("some load", lambda: engine.stats()["running"] >= 8, seconds=SECONDS_MAX)
+    wait_until("some load", lambda: engine.stats()["running"] >= 12, seconds=SECONDS_MAX)
     engine.faults({"kind": "status", "status": 503})
     code, out, _ = ended(process)
     found = read(out)
-    assert (code, found.state) == (4, "stopped")
+    assert found.state == "stopped"
     assert "HTTP 503" in str(found.stopped_by)
-    assert found.recommended is not None
+    assert len(found.steps) >= 3
+    # On a machine that is too busy for three steps to hold still there is nothing to recommend.
+    assert code == (1 if found.recommended is None else 4)
 
 
 @pytest.mark.long
@@ -138,6 +141,21 @@ def test_ctrl_c_leaves_what_was_measured(new_engine: Callable[..., EngineProcess
     assert (code, found.state) == (130, "interrupted")
     assert found.steps
     wait_until("an idle engine", lambda: engine.stats()["running"] == 0)
+
+
+@pytest.mark.long
+def test_what_the_gpu_says_stands_beside_each_step(new_engine: Callable[..., EngineProcess], tmp_path: Path) -> None:
+    engine, gpu = new_engine(physics=PHYSICS), NvmlStub(tmp_path / "nvml")
+    gpu.answer({"gpus": 1, **gpu_state(utilisation=70, memory_used=60, memory_total=80)})
+    code, out, err = ended(
+        calibrate("--backend-url", engine.url, *SHORT, "--max-concurrency", "4", "--output", "json", gpu=gpu)
+    )
+    assert code == 0, err
+    found = read(out)
+    last = found.steps[-1]
+    assert last.gpu_utilisation == pytest.approx(0.7)
+    assert last.gpu_memory_share == pytest.approx(0.75)
+    assert "--max-concurrency ended it" in found.notes[0]
 
 
 def test_a_backend_that_others_use_and_one_that_is_not_there_are_refused_in_a_line(
