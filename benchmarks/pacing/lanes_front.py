@@ -99,7 +99,7 @@ class LanesFront:
 
     def __init__(self, engine: Engine, dispatcher: Dispatcher, clock: VirtualClock) -> None:
         self._engine = engine
-        self._dispatcher = dispatcher
+        self.dispatcher = dispatcher
         self._clock = clock
         self._running: dict[int, Work] = {}
         self._seen_changes = 0
@@ -120,11 +120,11 @@ class LanesFront:
 
     @property
     def waiting(self) -> int:
-        return len(self._dispatcher.lanes)
+        return len(self.dispatcher.lanes)
 
     @property
     def limit_requests(self) -> int:
-        return self._dispatcher.gate.limit_requests
+        return self.dispatcher.gate.limit_requests
 
     def offer(self, key: int, arrival: Arrival, now: float) -> None:  # noqa: ARG002 the clock says it
         now_ms = self._clock.wall_ms()
@@ -141,19 +141,33 @@ class LanesFront:
             priority=DEFAULT_PRIORITY[arrival.tier],
             deadline_ms=now_ms + round((arrival.deadline_seconds - arrival.at_seconds) * 1000),
         )
-        self._dispatcher.accept([work])
+        self.dispatcher.accept([work])
         self._start()
 
+    def runs(self, key: int) -> bool:
+        """Whether the engine has it from here."""
+        return key in self._running
+
+    def waiting_keys(self) -> list[int]:
+        """Of the requests that are held back."""
+        lanes = self.dispatcher.lanes
+        return [work.offset for tier in TIERS for work in lanes[tier].waiting_in_order()]
+
+    def withdraw(self, key: int) -> None:
+        """Another worker has its partition now."""
+        lanes = self.dispatcher.lanes
+        lanes.remove(next(work for tier in TIERS for work in lanes[tier].waiting_in_order() if work.offset == key))
+
     def tick(self, now: float) -> None:  # noqa: ARG002
-        self._dispatcher.tick()
-        for work in self._dispatcher.overdue():
+        self.dispatcher.tick()
+        for work in self.dispatcher.overdue():
             if self._running.pop(work.offset, None) is not None:
                 self._engine.abort(work.offset)
-                self._dispatcher.gave_up(work, deadline_passed=True)
+                self.dispatcher.gave_up(work, deadline_passed=True)
         self._start()
 
     def step(self, now: float) -> str | None:  # noqa: ARG002 dispatch steps its policy in its own tick
-        gate = self._dispatcher.gate
+        gate = self.dispatcher.gate
         if gate.changes_total == self._seen_changes:
             return None
         self._seen_changes = gate.changes_total
@@ -161,16 +175,16 @@ class LanesFront:
 
     def finished(self, key: int, now: float, prompt_tokens: int, output_tokens: int) -> None:  # noqa: ARG002
         work = self._running.pop(key)
-        self._dispatcher.answered(work, Answer(body=None, prompt_tokens=prompt_tokens, output_tokens=output_tokens))
+        self.dispatcher.answered(work, Answer(body=None, prompt_tokens=prompt_tokens, output_tokens=output_tokens))
         self._start()
 
     def refused(self, key: int, now: float, status: int) -> None:  # noqa: ARG002 the clock says it
         work = self._running.pop(key)
-        self._dispatcher.failed(work, _failure(status))
+        self.dispatcher.failed(work, _failure(status))
         self._start()
 
     def _start(self) -> None:
-        while (work := self._dispatcher.take()) is not None:
+        while (work := self.dispatcher.take()) is not None:
             self._running[work.offset] = work
             self._engine.submit(work.offset)
 

@@ -19,7 +19,8 @@ from simulation.ledger import Ledger
 from simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from forebay_worker.work import Failure, Work
+    from forebay_worker.pacing.sharing import SILENT_SECONDS
+from forebay_worker.work import Failure, Work
 
 Place = tuple[str, int, int]
 
@@ -70,6 +71,7 @@ class Executions:
         self._by_place: defaultdict[Place, list[Execution]] = defaultdict(list)
         self._last: dict[tuple[str, int], Execution] = {}
         self._running: Counter[str] = Counter()
+        self._said_capacity: dict[str, float] = {}
         self._dead_workers: dict[str, float] = {}
         self._sessions_ended: dict[str, float] = {}
         self._unreachable: set[str] = set()
@@ -111,6 +113,10 @@ class Executions:
             said = self._hand_overs.setdefault((notice.topic, notice.partition, offset), _HandOver(now, now))
             said.silence = max(said.silence, now - said.last_said)
             said.last_said = now if notice.kind is NoticeKind.RUNNING else float("inf")
+
+    def said_capacity(self, worker: str) -> None:
+        """A worker's capacity is on the coordination topic."""
+        self._said_capacity[worker] = self._scheduler.now
 
     def cannot_be_reached(self, worker: str) -> None:
         """A worker was stopped or cut off."""
@@ -166,6 +172,7 @@ class Executions:
         self._running[worker] += 1
         if self._running[worker] > self._limit:
             self._ledger.fail(f"{worker} runs {self._running[worker]} requests, its limit is {self._limit}")
+        self._check_sharing()
         for earlier in self._by_place[place]:
             cause = self._cause_of_repetition(earlier, worker, work)
             if cause is not None:
@@ -175,6 +182,20 @@ class Executions:
         self._by_place[place].append(execution)
         self._last[request_id, work.attempt] = execution
         return execution
+
+    def _check_sharing(self) -> None:
+        """All workers together have no more in flight than the backend's limit, at any moment. Not counted is what runs
+        on in a worker that nobody has heard for so long that it starts nothing more: its share is the others'."""
+        heard_since = self._scheduler.now - SILENT_SECONDS
+        counted = {
+            worker: running
+            for worker, running in self._running.items()
+            if running and worker not in self._unreachable and self._said_capacity.get(worker, -1.0) >= heard_since
+        }
+        if sum(counted.values()) > self._limit:
+            self._ledger.fail(f"the backend's limit is {self._limit}, and {counted} are in flight")
+        if len(counted) > 1:
+            self._ledger.counts["shared_backends"] += 1
 
     def _cause_of_repetition(self, earlier: Execution, worker: str, work: Work) -> str | None:
         """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""

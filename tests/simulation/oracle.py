@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay_schemas.control import ControlAction, decode_control
-from forebay_schemas.coordination import decode_notice
+from forebay_schemas.coordination import decode_capacity, decode_notice
 from forebay_schemas.envelope import JsonCodec, deadline_ms
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.headers import (
@@ -216,9 +216,12 @@ class Oracle:
         self.ledger.note(f"dead letter of {place}")
 
     def _appended_notice(self, record: LogRecord) -> None:
+        capacity = decode_capacity(record.value_bytes)
+        if capacity is not None:
+            self.executions.said_capacity(capacity.worker)
         notice = decode_notice(record.value_bytes or b"")
         if notice is None:
-            return  # a clock probe
+            return  # a capacity, or a clock probe
         self.ledger.note(f"{notice.worker} says {notice.kind} of {notice.topic}/{notice.partition}: {notice.offsets}")
         self.executions.said(notice)
 

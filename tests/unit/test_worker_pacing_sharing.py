@@ -301,7 +301,13 @@ def test_the_common_limit_is_the_mean_by_what_is_in_flight() -> None:
     stage.run(6)
     own = Own(limit_requests=20.0, in_flight=15, wanted={})
     assert two.running == 5
-    assert one.sharing.common_limit(own) == pytest.approx((15 * 20 + 5 * 40) / 20)
+    now_ms = int(1000 * stage.now)
+    assert one.sharing.common_limit(own, now_ms) == pytest.approx((15 * 20 + 5 * 40) / 20)
+    stage.run(20)
+    stage.add("new", limit=100, low=5)
+    stage.run(3)
+    now_ms = int(1000 * stage.now)
+    assert one.sharing.common_limit(own, now_ms) == pytest.approx((15 * 20 + 5 * 40) / 20), "it knows nothing yet"
 
 
 def test_two_processes_with_one_id_are_two() -> None:
@@ -350,7 +356,7 @@ acts = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=15)
 @given(acts, st.integers(1, 30), st.integers(0, 1000), st.sampled_from([0.03, 0.4]))
 def test_whatever_happens_the_limit_holds_and_nobody_starves(
     history: list[tuple[str, int, float]], limit: int, seed: int, delay_seconds: float

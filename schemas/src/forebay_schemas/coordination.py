@@ -75,6 +75,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     more than a share that was lowered. ``wanted``: of each tier, what runs and what waits to run.
     ``ended_per_second`` and ``service_seconds`` (None before the first answer) are means of the last seconds.
     ``dropped_total``: given up for their deadlines. ``cuts_total``: how often the backend itself made it cut its limit.
+    ``fitted_seconds``: what it has learnt that a step of the engine takes, a sequence in it, and a prompt token in it;
+    None before the first answer.
     ``incarnation``: epoch milliseconds of its process's start, so that two processes of one id are two. ``sequence``
     counts that process's records up.
     """
@@ -91,6 +93,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     claim_requests: _Count = 0
     dropped_total: _Count = 0
     cuts_total: _Count = 0
+    fitted_seconds: tuple[_Amount, _Amount, _Amount] | None = None
     incarnation: _Count = 0
     sequence: _Count = 0
     kind: Literal["capacity"] = "capacity"

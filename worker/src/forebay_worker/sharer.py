@@ -34,6 +34,8 @@ class Sharer:
         self._began_at = self._counted_at = clock.monotonic()
         self._counted = 0
         self._ended_per_second = 0.0
+        # Nothing starts before it is known who else is there.
+        dispatcher.gate.shares(share_requests=0, others=sharing.others, common_limit=None, silent_seconds=None)
 
     def hear(self, capacity: Capacity, age_seconds: float) -> None:
         """What a worker said, this one included, in the order in which it lies in the topic."""
@@ -50,13 +52,17 @@ class Sharer:
         self._step_at = now + STEP_SECONDS
         self._count_ended(now)
         own = self._own()
-        said = self.sharing.step(now, self._clock.wall_ms(), own)
+        model, known_seconds = self._dispatcher.gate.model, self.sharing.known_seconds
+        if model.token_seconds is None and known_seconds is not None:
+            model.start_from(known_seconds)
+        now_ms = self._clock.wall_ms()
+        said = self.sharing.step(now, now_ms, own)
         sharing, others = self.sharing, self.sharing.others
         silent_seconds = now - max(sharing.heard_own_at, self._began_at)
         self._dispatcher.gate.shares(
             share_requests=sharing.share_requests,
             others=others,
-            common_limit=sharing.common_limit(own) if others.workers else None,
+            common_limit=sharing.common_limit(own, now_ms) if others.workers else None,
             silent_seconds=silent_seconds if silent_seconds > SILENT_SECONDS else None,
         )
         if said is not None:
@@ -96,6 +102,7 @@ class Sharer:
             service_seconds=dispatcher.shedder.service_seconds,
             dropped_total=dispatcher.dropped_total,
             cuts_total=dispatcher.gate.policy.hard_cuts,
+            fitted_seconds=dispatcher.gate.model.fitted_seconds,
             draining=dispatcher.stopping,
         )
 

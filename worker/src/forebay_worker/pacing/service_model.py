@@ -132,6 +132,22 @@ class ServiceModel:
         self.token_seconds: float | None = None
         self.is_metered = False
 
+    @property
+    def fitted_seconds(self) -> tuple[float, float, float] | None:
+        """What a step takes, a sequence in it, and a prompt token in it; None before the first answer."""
+        if self.token_seconds is None:
+            return None
+        return self.step_seconds, self.sequence_seconds, self.prompt_token_seconds
+
+    def start_from(self, fitted_seconds: tuple[float, float, float]) -> None:
+        """What another worker has learnt of the same engine. Only loads that vary tell a step from its sequences, and
+        one that joins others at a full engine may see none: it would go on taking the engine for what it began with."""
+        self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = fitted_seconds
+        step, sequence, prompt_token = (seconds / unit for seconds, unit in zip(fitted_seconds, _UNITS, strict=True))
+        self._fit = LeastSquares(weights=(step, sequence, prompt_token), spread=_SPREAD)
+        if step > 0 and sequence > 0:
+            self._step_to_sequence = step / sequence
+
     def learn(
         self,
         *,

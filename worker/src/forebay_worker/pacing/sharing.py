@@ -30,6 +30,9 @@ AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_PER_WORKER = 0.01
 """While shares change hands a worker says more than its record a second: ten, but of all workers together a hundred."""
 
+LEARNT_SECONDS = 20.0
+"""Before, a policy's own figures (what a token takes, how far the target is stretched) still settle."""
+
 TURN_SECONDS = 5.0
 """How long a worker keeps its slot where there are fewer slots than workers that want one."""
 
@@ -48,6 +51,7 @@ class Own:
     service_seconds: float | None = None
     dropped_total: int = 0
     cuts_total: int = 0
+    fitted_seconds: tuple[float, float, float] | None = None
     draining: bool = False
 
 
@@ -212,17 +216,26 @@ class Sharing:
         """What to send last, after which nothing of this worker counts any more."""
         return self._say(now, own, {}, 0)
 
-    def common_limit(self, own: Own) -> float:
+    def common_limit(self, own: Own, now_ms: int) -> float:
         """The backend's limit as all workers find it: the mean of theirs, each counted by what it has in flight, since
-        who has much in flight knows most."""
-        found = [(own.in_flight, own.limit_requests)]
-        found += [
-            (member.capacity.in_flight, member.capacity.limit_requests) for member in self._members_but(self._own_key)
+        who has much in flight knows most; a worker that has just started knows nothing yet."""
+        found = [(self._own_key[1], own.in_flight, own.limit_requests)]
+        for member in self._members_but(self._own_key):
+            said = member.capacity
+            found.append((said.incarnation, said.in_flight, said.limit_requests))
+        old = [each for each in found if each[1] and now_ms - each[0] >= LEARNT_SECONDS * 1000]
+        counted = old or [each for each in found if each[1]] or [(since, 1, limit) for since, _, limit in found]
+        return sum(weight * limit for _, weight, limit in counted) / sum(weight for _, weight, _ in counted)
+
+    @property
+    def known_seconds(self) -> tuple[float, float, float] | None:
+        """`Capacity.fitted_seconds` of the worker that is there longest, and so has seen most."""
+        known = [
+            (member.capacity.incarnation, member.capacity.fitted_seconds)
+            for member in self._members_but(self._own_key)
+            if member.capacity.fitted_seconds is not None
         ]
-        weights = sum(weight for weight, _ in found)
-        if not weights:
-            return sum(limit for _, limit in found) / len(found)
-        return sum(weight * limit for weight, limit in found) / weights
+        return min(known)[1] if known else None
 
     def _is_new(self, now: float) -> bool:
         """Whether it still only listens; one that is alone need not."""
@@ -292,6 +305,7 @@ class Sharing:
             draining=own.draining,
             dropped_total=own.dropped_total,
             cuts_total=own.cuts_total,
+            fitted_seconds=own.fitted_seconds,
             incarnation=self._own_key[1],
             sequence=self._sequence,
         )
