@@ -20,7 +20,7 @@ from forebay_worker.intake import Intake
 from forebay_worker.offsets import PartitionOffsets
 from forebay_worker.outcome import Reporter
 from forebay_worker.ownership import Ownership
-from forebay_worker.pacing.gate import Limitation
+from forebay_worker.pacing.gate import Gate, Limitation
 from simulation.process import Patch
 
 
@@ -174,6 +174,10 @@ def _failed_produce_skipped() -> list[Patch]:
     return [(Reporter, "_later", later)]
 
 
+def _shares_ignored() -> list[Patch]:
+    return [(Gate, "share_requests", property(lambda self: self.policy.limit_requests))]
+
+
 def _limit_ignored() -> list[Patch]:
     real = Dispatcher.limited_by
 
@@ -269,6 +273,7 @@ BUGS = [
     Bug(
         "failed-produce-skipped", "an outcome that could not be delivered counts as delivered", _failed_produce_skipped
     ),
+    Bug("shares-ignored", "each worker takes the backend's limit for its own", _shares_ignored),
     Bug("limit-ignored", "more requests are in flight than the limit says", _limit_ignored),
     Bug("crashes-not-counted", "a request that kills its worker is run for ever", _crashes_not_counted),
     Bug(

@@ -14,13 +14,13 @@ from forebay_schemas.headers import read_history
 from forebay_schemas.offsets_metadata import decode_metadata
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.broker_clock import TOLERATED_MS
+from forebay_worker.pacing.sharing import SILENT_SECONDS
 from simulation.broker import Key
 from simulation.ledger import Ledger
 from simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from forebay_worker.pacing.sharing import SILENT_SECONDS
-from forebay_worker.work import Failure, Work
+    from forebay_worker.work import Failure, Work
 
 Place = tuple[str, int, int]
 
