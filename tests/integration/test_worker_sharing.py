@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -148,7 +147,7 @@ def test_one_worker_four_and_one_again_keep_the_engine_as_full_as_one_would(
     pool = new_pool(partitions=8)
     log_path = tmp_path / "engine.jsonl"
     with running_engine(physics=SMALL, log_path=log_path) as engine:
-        flood(pool, 3_200, output_tokens=20)
+        flood(pool, 6_000, output_tokens=20)
 
         def start() -> WorkerProcess:
             return new_worker(
@@ -160,17 +159,18 @@ def test_one_worker_four_and_one_again_keep_the_engine_as_full_as_one_would(
         time.sleep(25.0)
         alone = mean_in_flight(engine, seconds=15.0)
         more = [start() for _ in range(3)]
-        for worker in (first, *more):
+        workers = (first, *more)
+        for worker in workers:
             worker.wait_ready()
-        time.sleep(8.0)
+        wait_until("a share for each", lambda: min(share(worker) for worker in workers) >= 5)
+        time.sleep(3.0)
         together = mean_in_flight(engine, seconds=15.0)
-        shares = [share(worker) for worker in (first, *more)]
+        shares = [share(worker) for worker in workers]
         for worker in (first, *more[:2]):
             worker.terminate()
         time.sleep(5.0)
         again = mean_in_flight(engine, seconds=15.0)
         figures = {"alone": alone, "together": together, "again": again, "shares": shares}
-        sys.stderr.write(f"{figures}\n")
         assert together == pytest.approx(alone, rel=0.1), figures
         assert again == pytest.approx(alone, rel=0.1), figures
         assert max(shares) - min(shares) <= 2, figures
