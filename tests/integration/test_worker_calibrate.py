@@ -172,7 +172,7 @@ def test_a_backend_that_others_use_and_one_that_is_not_there_are_refused_in_a_li
         finally:
             other.kill()
     assert busy[0] == 1
-    assert busy[2].startswith("error: the backend has 1 requests of others")
+    assert busy[2].startswith("error: others use the backend, requests now: 1")
     engine.kill()
     gone = ended(calibrate("--backend-url", engine.url, *SHORT))
     assert gone[0] == 1

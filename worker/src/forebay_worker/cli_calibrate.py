@@ -249,7 +249,7 @@ async def _engine(settings: WorkerSettings, *, even_if_busy: bool) -> str | None
             busy = (reading.running_requests or 0.0) + (reading.waiting_requests or 0.0)
             if busy and not even_if_busy:
                 raise InUseError(
-                    f"the backend has {busy:g} requests of others: measuring would slow them down, and they would "
+                    f"others use the backend, requests now: {busy:g}; measuring would slow them down, and they would "
                     "spoil the figures; stop them, or say --even-if-busy"
                 )
             if look < LOOKS - 1:
