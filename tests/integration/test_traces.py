@@ -16,7 +16,7 @@ import pytest
 
 from forebay_sandbox.engine_process import EngineProcess, running_engine
 from forebay_schemas.tiers import Tier
-from harness.dead_letters import replay
+from harness.dead_letters import command_of, replay
 from harness.live_pool import LivePool, chat, envelope
 from harness.span_receiver import Span, SpanReceiver, receiving_spans
 from harness.waiting import wait_until
@@ -170,6 +170,17 @@ def test_each_request_of_a_batch_has_a_span_of_its_own(traced: Traced) -> None:
     assert {span.parent for span in processes} == {span.span_id for span in sends}
 
 
+@pytest.mark.long
+def test_the_command_submits_in_a_trace_of_its_own(traced: Traced, tmp_path: Path) -> None:
+    (tmp_path / "one.jsonl").write_text(json.dumps(envelope("commanded")), encoding="utf-8")
+    command_of(traced.pool).run("submit", tmp_path / "one.jsonl")
+    traced.pool.result("commanded")
+    trace_id = traced.result_headers("commanded")["traceparent"][3:35].decode()
+    send = only(traced.receiver.wait_for(trace_id, "send"))
+    assert (send.parent, send.service) == ("", "forebay-producer")
+    assert only(traced.receiver.wait_for(trace_id, "process")).parent == send.span_id
+
+
 def test_a_retry_is_in_the_same_trace_and_linked_to_the_attempt_before(traced: Traced) -> None:
     traced.engine.faults({"kind": "status", "status": 500, "match": "again", "count": 1})
     trace_id, parent = traced.send_within_a_trace(envelope("again"))
@@ -308,17 +319,20 @@ def test_an_endpoint_that_hangs_or_is_away_costs_nothing_but_spans(
 
 
 @pytest.mark.long
-def test_without_the_extra_a_worker_works_and_says_that_it_records_nothing(
-    pool: LivePool, new_worker: NewWorker, engine: EngineProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_the_extra_a_worker_works_and_its_log_has_the_ids_all_the_same(
+    pool: LivePool, new_worker: NewWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "opentelemetry.py").write_text("raise ImportError('not installed')\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    worker = new_worker(pool, backend_url=engine.url)
-    traceparent = f"00-{'a' * 32}-{'b' * 16}-01".encode()
-    pool.send(Tier.MID, json.dumps(envelope("plain")).encode(), headers=[("traceparent", traceparent)])
-    assert pool.result("plain").status == "completed"
+    worker = new_worker(pool, handler="harness.handlers:obey", max_retries=0)
     [line] = worker.logged("no spans are recorded")
     assert "pip install 'forebay-worker[otel]'" in line["error"]
+    traceparent = f"00-{'a' * 32}-{'b' * 16}-01".encode()
+    value = json.dumps(envelope("plain", biz_type="any", payload={"do": "raise"})).encode()
+    pool.send(Tier.MID, value, headers=[("traceparent", traceparent)])
+    assert pool.result("plain").reason == "handler_failed"
+    [failed] = worker.logged("handler failed")
+    assert (failed["trace_id"], failed["span_id"]) == ("a" * 32, "b" * 16)
     [record] = pool.kafka.read_all(pool.topics.results)
     assert record.headers() == [("traceparent", traceparent)]
