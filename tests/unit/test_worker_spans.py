@@ -12,10 +12,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from forebay_schemas.control import Control, ControlAction
 from forebay_schemas.headers import PREVIOUS_SPAN, TRACEPARENT
+from forebay_schemas.otel_context import PresetIds, RootDecisions
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
 from forebay_schemas.trace_context import TraceContext, parse_traceparent
@@ -44,13 +45,19 @@ REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused",
 class Stage:
     """A dispatcher and a reporter that a tracer hears. One retry is allowed."""
 
-    def __init__(self, *, sampler: Any = None, backend_url: str | None = "http://engine:8000") -> None:
+    def __init__(
+        self,
+        *,
+        provider: TracerProvider | None = None,
+        decisions: RootDecisions | None = None,
+        backend_url: str | None = "http://engine:8000",
+    ) -> None:
         self.clock = ManualClock()
         self.producer = MemoryProducer()
         self.exporter = InMemorySpanExporter()
-        provider = TracerProvider(sampler=sampler, shutdown_on_exit=False)
+        provider = provider or TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        traces = Traces(provider, is_ours=True)
+        traces = Traces(provider, is_ours=True, decisions=decisions)
         self.tracing = Spans(traces, clock=self.clock, pool=POOL, backend_url=backend_url)
         stats = Stats()
         self.reporter = Reporter(
@@ -287,7 +294,7 @@ def test_expedited_and_sent_twice() -> None:
 
 
 def test_what_is_not_sampled_is_passed_on_and_leaves_no_span() -> None:
-    stage = Stage(sampler=ALWAYS_OFF)
+    stage = Stage(provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     stage.accept(make_work(headers=WITHIN))
     work = stage.take()
     assert work.traceparent is not None
@@ -381,3 +388,46 @@ def test_a_handlers_own_spans_lie_below_its_attempt() -> None:
     called(stage, handler)
     assert handler.current == span_id(stage.one("attempt"))
     assert stage.named("chat") == []
+
+
+def test_the_decision_is_made_once_and_with_the_id_that_is_recorded() -> None:
+    ids = PresetIds()
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)), id_generator=ids, shutdown_on_exit=False)
+    stage = Stage(provider=provider, decisions=RootDecisions(provider.sampler, ids))
+    passed_on = []
+    for offset in range(100):
+        stage.accept(make_work(offset=offset))
+        work = stage.take()
+        found = parse_traceparent(work.traceparent)
+        assert found is not None
+        passed_on.append(found)
+        stage.dispatcher.answered(work, ANSWER)
+        stage.deliver()
+    kept = {found.trace_id for found in passed_on if found.is_sampled}
+    assert 20 < len(kept) < 80
+    assert {f"{span.context.trace_id:032x}" for span in stage.named("process") if span.context} == kept
+    # What comes unsampled stays so, and goes on as it came.
+    stage.exporter.clear()
+    header = f"00-{PARENT.trace_id}-{PARENT.span_id}-00"
+    stage.accept(make_work(offset=100, headers=[(TRACEPARENT, header.encode())]))
+    work = stage.take()
+    assert work.trace_headers == {TRACEPARENT: header}
+    stage.dispatcher.failed(work, FAILED)
+    stage.deliver()
+    assert stage.spans == ()
+    [retry] = [record for record in stage.producer.delivered if record.topic() in POOL.retries]
+    assert headers(retry)[TRACEPARENT].decode() == header
+
+
+def test_a_trace_that_is_not_kept_stays_so_over_retries() -> None:
+    provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
+    stage = Stage(provider=provider, decisions=RootDecisions(provider.sampler, PresetIds()))
+    stage.accept(make_work())
+    work = stage.take()
+    passed_on = work.traceparent
+    stage.dispatcher.failed(work, FAILED)
+    stage.deliver()
+    [retry] = [record for record in stage.producer.delivered if record.topic() in POOL.retries]
+    assert headers(retry)[TRACEPARENT].decode() == passed_on
+    assert passed_on is not None
+    assert passed_on.endswith("-00")

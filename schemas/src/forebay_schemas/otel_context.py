@@ -6,13 +6,18 @@ Imports OpenTelemetry, so only what makes spans may import it.
 from __future__ import annotations
 
 import re
-from typing import Final
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
 
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, Sampler
 from opentelemetry.trace import (
     NonRecordingSpan,
     Span,
     SpanContext,
+    SpanKind,
     TraceFlags,
     TraceState,
     set_span_in_context,
@@ -20,6 +25,8 @@ from opentelemetry.trace import (
 
 from forebay_schemas.headers import TRACEPARENT, TRACESTATE
 from forebay_schemas.trace_context import TraceContext
+
+_EMPTY: Final = Context()
 
 TRACESTATE_CHARS_MAX: Final = 512
 MODEL_CHARS_MAX: Final = 128
@@ -55,6 +62,44 @@ def headers_below(span: Span) -> dict[str, str]:
     if context.trace_state:
         headers[TRACESTATE] = context.trace_state.to_header()
     return headers
+
+
+class PresetIds(RandomIdGenerator):
+    """Lets a trace's id be known before its first span is made."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def preset(self, trace_id: int) -> None:
+        """The next trace that this thread begins has this id."""
+        self._of_thread.trace_id = trace_id
+
+    def fresh(self) -> int:
+        """An id that nobody has asked for."""
+        return super().generate_trace_id()
+
+    def generate_trace_id(self) -> int:
+        trace_id: int | None = self._of_thread.__dict__.pop("trace_id", None)
+        return self.fresh() if trace_id is None else trace_id
+
+
+class RootDecisions:
+    """Asks the sampler before a span is made: where one in a hundred is kept, making the others costs the most."""
+
+    def __init__(self, sampler: Sampler, ids: PresetIds) -> None:
+        self._sampler = sampler
+        self._ids = ids
+        self.keeps_to_parents = "remoteParentNotSampled:AlwaysOffSampler" in sampler.get_description()
+        """Whether what comes unsampled stays so."""
+
+    def begin(self, name: str, kind: SpanKind, attributes: Mapping[str, Any]) -> int | None:
+        """For a new trace: None when it is kept, and the tracer is to make its span now; else the id it would have."""
+        trace_id = self._ids.fresh()
+        result = self._sampler.should_sample(_EMPTY, trace_id, name, kind, attributes, ())
+        if result.decision is Decision.DROP:
+            return trace_id
+        self._ids.preset(trace_id)
+        return None
 
 
 def printable_key(key: bytes | None) -> str | None:

@@ -19,6 +19,8 @@ from forebay_schemas.errors import UsageError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
+    from forebay_schemas.otel_context import RootDecisions
+
 TracesSwitch = Literal["auto", "on", "off"]
 
 FLUSH_SECONDS_MAX: Final = 2.0
@@ -48,9 +50,11 @@ def _said(environ: Mapping[str, str], name: str) -> str:
 class Traces:
     """Where tracers come from. Close it: what is not exported by then is lost."""
 
-    def __init__(self, provider: TracerProvider, *, is_ours: bool) -> None:
+    def __init__(self, provider: TracerProvider, *, is_ours: bool, decisions: RootDecisions | None = None) -> None:
+        """``decisions``: of a provider that is ours."""
         self._provider = provider
         self._is_ours = is_ours
+        self.decisions = decisions
 
     def tracer(self, package: str) -> Tracer:
         """A tracer for the spans of one of our packages, ``forebay-worker`` say."""
@@ -99,7 +103,7 @@ def open_traces(
             raise UsageError(
                 _PROTOCOLS[1], f"is {protocol}", fix=f"give {_PROTOCOL} and an endpoint that takes it, port 4318 mostly"
             )
-        return Traces(_make_provider(service, package, attributes, shared=shared), is_ours=True)
+        return _make_ours(service, package, attributes, shared=shared)
     except ImportError:
         problem = UsageError(
             "FOREBAY_TRACES",
@@ -123,21 +127,24 @@ def _of_the_application() -> TracerProvider | None:
     return None if isinstance(provider, api.ProxyTracerProvider) else provider
 
 
-def _make_provider(service: str, package: str, attributes: Mapping[str, str], *, shared: bool) -> TracerProvider:
+def _make_ours(service: str, package: str, attributes: Mapping[str, str], *, shared: bool) -> Traces:
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+    from forebay_schemas.otel_context import PresetIds, RootDecisions
+
     ours = {"service.name": service, "service.version": version(package), **attributes}
     told = OTELResourceDetector().detect().attributes  # by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource.create({name: value for name, value in ours.items() if name not in told})
+    ids = PresetIds()
     try:
-        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=ids)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     except ValueError as error:
         raise UsageError("OTEL_", f"variables cannot be followed: {error}", fix="correct that one") from None
     if shared:
         trace.set_tracer_provider(provider)
-    return provider
+    return Traces(provider, is_ours=True, decisions=RootDecisions(provider.sampler, ids))

@@ -27,7 +27,7 @@ from forebay_schemas.otel_context import (
 from forebay_schemas.reasons import Reason
 from forebay_schemas.reasons import Status as Outcome
 from forebay_schemas.topics import Pool
-from forebay_schemas.trace_context import parse_traceparent
+from forebay_schemas.trace_context import TraceContext, parse_traceparent
 from forebay_schemas.tracing import Traces
 from forebay_worker.backends import Backend, BackendFailed
 from forebay_worker.tracing import NO_TRACING
@@ -39,8 +39,24 @@ MODELS_NAMED_MAX: Final = 64
 _OPERATIONS: Final = {"chat_completion": "chat", "completion": "text_completion", "embedding": "embeddings"}
 _NO_ERRORS: Final = frozenset((Outcome.COMPLETED, Outcome.CANCELLED))
 _EMPTY: Final = Context()
+_SPAN_ID_BITS: Final = 2**64 - 1
 _NS_PER_MS: Final = 1_000_000
 _NS_PER_SECOND: Final = 1_000_000_000
+
+
+class Unsampled:
+    """A request whose trace is not kept: it is passed on, so that nobody after us keeps a part of it."""
+
+    __slots__ = ("span",)
+
+    def __init__(self, span: SpanContext) -> None:
+        """The span to pass on: as it came, or one that nobody has made."""
+        self.span = span
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """As `Traced` has it; made when they are asked for: mostly nobody does."""
+        return {TRACEPARENT: traceparent_of(self.span)}
 
 
 class RequestTrace:
@@ -60,7 +76,7 @@ class RequestTrace:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """As `Traced` has it; made when they are asked for, since of most requests that are not sampled nobody does."""
+        """As `Traced` has it."""
         return headers_below(self.present)
 
     def ns(self, now: float) -> int:
@@ -78,12 +94,13 @@ class _Place(NamedTuple):
 
 
 class Spans:
-    """`Tracing` that records. A request that is not sampled costs its `process` span's context and nothing else."""
+    """`Tracing` that records. A request that is not sampled costs the decision and nothing else."""
 
     def __init__(self, traces: Traces, *, clock: Clock, pool: Pool, backend_url: str | None) -> None:
         """``backend_url``: None where a handler of the user's runs the requests."""
         self._traces = traces
         self._tracer = traces.tracer("forebay-worker")
+        self._decisions = traces.decisions
         self._clock = clock
         self._pool = pool
         self._backend_url = backend_url
@@ -93,8 +110,7 @@ class Spans:
         trace = work.trace
         if trace is None:
             trace = self._begin(work, now, now_ms)
-        assert isinstance(trace, RequestTrace)
-        if not trace.process.is_recording():
+        if not isinstance(trace, RequestTrace):
             return
         trace.attempt = self._tracer.start_span(
             "attempt",
@@ -120,7 +136,7 @@ class Spans:
 
     def decided(self, work: Work, reason: Reason) -> None:
         trace = self._of(work)
-        if not trace.process.is_recording():
+        if trace is None:
             return
         trace.process.set_attributes({"forebay.status": reason.status.value, "forebay.reason": reason.code})
         if reason.status not in _NO_ERRORS:
@@ -128,10 +144,12 @@ class Spans:
             trace.process.set_status(Status(StatusCode.ERROR, reason.meaning))
 
     def passed_on(self, work: Work, status: str, reason: Reason | None = None) -> None:
-        process = self._of(work).process
-        process.set_attribute("forebay.status", status)
+        trace = self._of(work)
+        if trace is None:
+            return
+        trace.process.set_attribute("forebay.status", status)
         if reason is not None:
-            process.set_attribute("forebay.reason", reason.code)
+            trace.process.set_attribute("forebay.reason", reason.code)
 
     def let_go(self, work: Work) -> None:
         if work.trace is not None:
@@ -142,22 +160,25 @@ class Spans:
         trace = work.trace
         if isinstance(trace, RequestTrace):
             trace.process.end(trace.ns(now))
-            work.trace = None
+        work.trace = None
 
     def onward(self, work: Work) -> Mapping[str, str]:
-        trace = self._of(work)
+        trace, is_joined = self._of(work), parse_traceparent(work.history.traceparent) is not None
+        if trace is None:
+            # Decided once: later attempts keep to it.
+            return {} if is_joined or work.trace is None else work.trace.headers
         of_process = traceparent_of(trace.process.get_span_context())
         headers = {PREVIOUS_SPAN: of_process if trace.previous is None else traceparent_of(trace.previous)}
-        if parse_traceparent(work.history.traceparent) is None:
+        if not is_joined:
             # Else it stays: all attempts lie side by side under the span that sent the request.
             headers[TRACEPARENT] = of_process
         return headers
 
     def result_headers(self, work: Work) -> list[Header] | None:
-        process = self._of(work).process
-        if not process.is_recording():
+        trace = self._of(work)
+        if trace is None:
             return NO_TRACING.result_headers(work)
-        return [(name, value.encode()) for name, value in headers_below(process).items()]
+        return [(name, value.encode()) for name, value in headers_below(trace.process).items()]
 
     def around(self, backend: Backend) -> Backend:
         if self._backend_url is None:
@@ -167,13 +188,14 @@ class Spans:
     def close(self) -> None:
         self._traces.close()
 
-    def _of(self, work: Work) -> RequestTrace:
+    def _of(self, work: Work) -> RequestTrace | None:
+        """None for a request that is not sampled."""
         trace = work.trace
-        if isinstance(trace, RequestTrace):
-            return trace
-        return self._begin(work, self._clock.monotonic(), self._clock.wall_ms())
+        if trace is None:
+            trace = self._begin(work, self._clock.monotonic(), self._clock.wall_ms())
+        return trace if isinstance(trace, RequestTrace) else None
 
-    def _begin(self, work: Work, now: float, now_ms: int) -> RequestTrace:
+    def _begin(self, work: Work, now: float, now_ms: int) -> RequestTrace | Unsampled:
         """The request leaves its queue: to be run, or to be told that it will not be."""
         record, history = work.record, work.history
         topic, partition = record.topic(), record.partition()
@@ -181,6 +203,10 @@ class Spans:
         if place is None:
             place = self._places[topic, partition] = self._describe(topic, partition, work)
         found = parse_traceparent(history.traceparent)
+        dropped = self._dropped(found, place)
+        if dropped is not None:
+            unsampled = work.trace = Unsampled(dropped)
+            return unsampled
         context, headers = _EMPTY, {}
         if found is not None:
             if found.is_sampled:
@@ -191,9 +217,10 @@ class Spans:
         process = self._tracer.start_span(
             place.process, context, kind=SpanKind.CONSUMER, attributes=place.of_process, start_time=started_ns
         )
-        trace = work.trace = RequestTrace(process, base_ns=base_ns)
         if not process.is_recording():
-            return trace
+            unsampled = work.trace = Unsampled(process.get_span_context())
+            return unsampled
+        trace = work.trace = RequestTrace(process, base_ns=base_ns)
         trace.under_process = set_span_in_context(process, _EMPTY)
         previous = parse_traceparent(_ascii(dict(record_headers(record)).get(PREVIOUS_SPAN)))
         if previous is not None:
@@ -211,6 +238,16 @@ class Spans:
         )
         queue.end(started_ns)
         return trace
+
+    def _dropped(self, found: TraceContext | None, place: _Place) -> SpanContext | None:
+        """What to pass on of a trace that is not kept, where that can be told before a span is made."""
+        decisions = self._decisions
+        if decisions is None:
+            return None
+        if found is None:
+            trace_id = decisions.begin(place.process, SpanKind.CONSUMER, place.of_process)
+            return None if trace_id is None else SpanContext(trace_id, trace_id & _SPAN_ID_BITS or 1, False)
+        return remote_span(found) if decisions.keeps_to_parents and not found.is_sampled else None
 
     def _describe(self, topic: str, partition: int, work: Work) -> _Place:
         group = self._pool.retry_group if work.assignment.retry_delay_seconds else self._pool.group(work.tier)
@@ -250,10 +287,8 @@ class _TracedHandler:
 
     async def run(self, work: Work) -> Answer:
         trace = work.trace
-        assert isinstance(trace, RequestTrace)
-        token = ambient.attach(
-            set_span_in_context(trace.process, _EMPTY) if trace.attempt is None else trace.under_attempt
-        )
+        assert isinstance(trace, RequestTrace | Unsampled)
+        token = ambient.attach(below(trace.span) if isinstance(trace, Unsampled) else trace.under_attempt)
         try:
             return await self._backend.run(work)
         finally:
@@ -281,8 +316,7 @@ class _TracedEngine:
 
     async def run(self, work: Work) -> Answer:
         trace = work.trace
-        assert isinstance(trace, RequestTrace)
-        if trace.attempt is None:
+        if not isinstance(trace, RequestTrace):
             return await self._backend.run(work)
         span = self._start(work, trace)
         before, trace.present = trace.present, span
