@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from forebay_sandbox.dashboards_model import COLUMNS, POOL, Dashboard, Row, as_json, graph, stat
-from forebay_sandbox.dashboards_picture import formatted
-from forebay_sandbox.prometheus import in_quick_time, jobs_of, with_values
+from forebay_sandbox.dashboards_picture import Span, draw, formatted
+from forebay_sandbox.prometheus import LocalPrometheus, Series, in_quick_time, jobs_of, with_values
 
 
 @pytest.mark.parametrize(
@@ -74,3 +77,36 @@ def test_panels_fill_a_row_from_the_left_and_go_on_below() -> None:
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
     assert places == [(0, 1), (4, 1), (8, 1), (12, 1), (16, 1), (20, 1), (0, 5), (4, 5)]
     assert panels[-1]["links"][0]["url"] == "${runbooks}/ForebayNoCapacity.md"
+
+
+class Recorded(LocalPrometheus):
+    """Knows a line with a gap, one that is always 0, one that is infinite, and nothing of `absent`."""
+
+    def __init__(self) -> None:
+        super().__init__(url="http://127.0.0.1:1")
+
+    def query_range(self, expr: str, *, start: float, end: float, step_seconds: float) -> list[Series]:
+        if "absent" in expr:
+            return []
+        seconds = [start + number * step_seconds for number in range(int((end - start) / step_seconds) + 1)]
+        lines = {
+            "gap": [(at, at - start) for at in seconds if at - start > 3],
+            "zero": [(at, 0.0) for at in seconds],
+            "infinite": [(at, math.inf) for at in seconds],
+        }
+        return [Series(labels={"pool": name}, points=points) for name, points in lines.items()]
+
+
+@pytest.mark.parametrize("more", [{}, {"stacked": True}, {"log_scale": True}, {"thresholds": ((1, "red"),)}])
+def test_a_picture_is_drawn_whatever_the_values_are(tmp_path: Path, more: dict[str, Any]) -> None:
+    panels = (
+        stat("a stat", "up", unit="s", description=""),
+        stat("an empty stat", "absent", unit="s", description=""),
+        graph("a graph", ("up", "{{pool}} and a legend of many letters"), unit="s", description="", **more),
+        graph("an empty graph", ("absent", "{{pool}}"), unit="s", description="", **more),
+    )
+    rows = (Row(title="row", panels=panels),)
+    page = Dashboard(name="page", title="title", description="", variables=(POOL,), rows=rows)
+    span = Span(start=100, end=110, step_seconds=1, rate_interval="15s")
+    draw(json.loads(as_json(page)), Recorded(), span, path=tmp_path / "page.png")
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")

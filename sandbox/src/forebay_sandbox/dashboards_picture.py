@@ -26,6 +26,7 @@ _DPI: Final = 80
 _COLORS: Final = ("#0b7a75", "#e0a458", "#7ca5b8", "#c8553d", "#6b4e71", "#4f772d", "#b08968", "#22313f")
 _NAMED_COLORS: Final = {"green": "#4f772d", "orange": "#d9822b", "red": "#c8553d"}
 _LINES_ALL_SHOWN: Final = 3
+_LEGEND_LETTERS_MAX: Final = 26
 _PANEL_BACKGROUND: Final = "#fbfcfd"
 
 
@@ -157,7 +158,7 @@ def _draw_graph(
     axes.legend(
         loc="upper left",
         bbox_to_anchor=(-0.02, -0.11),
-        ncols=3,
+        ncols=2 if max(map(len, _legends(shown))) > _LEGEND_LETTERS_MAX else 3,
         fontsize=7.5,
         handlelength=1.2,
         columnspacing=1.0,
