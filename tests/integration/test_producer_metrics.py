@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,13 +23,15 @@ def test_a_client_counts_submits_refusals_and_outcomes(served: Served) -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"pool": pool, **labels})
 
+    run = secrets.token_hex(4)
+    many = [f"{run}-{number}" for number in range(5)]
     with Producer(bootstrap_servers=servers, pool=pool, metrics=metrics) as producer:
-        accepted = producer.submit(envelope("counted-one"), tier="high")
-        producer.submit_batch([envelope(f"counted-{number}") for number in range(5)] + [{"payload": 1}], tier="mid")
+        accepted = producer.submit(envelope(f"{run}-one"), tier="high")
+        producer.submit_batch([*map(envelope, many), {"payload": 1}], tier="mid")
         with pytest.raises(EnvelopeError):
             producer.submit({"biz_type": "x"})
         assert producer.outcome(accepted.request_id, timeout_seconds=30).status == "completed"
-        assert len(list(producer.outcomes({f"counted-{n}" for n in range(5)}, timeout_seconds=30))) == 5
+        assert len(list(producer.outcomes(many, timeout_seconds=30))) == 5
         with pytest.raises(OutcomeTimeoutError):
             producer.outcome("nobody", timeout_seconds=0.1)
     assert value("forebay_submitted_total", tier="high") == 1

@@ -88,9 +88,11 @@ def test_every_request_is_in_the_end_to_end_time_once_its_outcome_is_durable(ser
 
     before = counted()
     dead = served.worker.metric("forebay_dead_letters_total", reason="unknown_biz_type")
-    served.pool.submit(Tier.LOW, *(envelope(f"ended-{number}") for number in range(3)))
-    served.pool.submit(Tier.LOW, envelope("too-late", ttl_ms=1), envelope("unknown", biz_type="no-such"))
-    served.pool.results([*(f"ended-{number}" for number in range(3)), "too-late", "unknown"])
+    completes = [f"ended-{next(NUMBERS)}" for _ in range(3)]
+    late, unknown = f"too-late-{next(NUMBERS)}", f"unknown-{next(NUMBERS)}"
+    served.pool.submit(Tier.LOW, *map(envelope, completes))
+    served.pool.submit(Tier.LOW, envelope(late, ttl_ms=1), envelope(unknown, biz_type="no-such"))
+    served.pool.results([*completes, late, unknown])
     # What is rejected took no time to be anything.
     wait_until("four of the five", lambda: counted() == before + 4)
     assert ended("expired") >= 1
