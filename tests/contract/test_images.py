@@ -168,3 +168,15 @@ def test_the_install_script_names_what_it_takes(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("deployable", ["producer", "worker"])
+def test_the_base_s_library_compiles_without_an_error(deployable: str, tmp_path: Path) -> None:
+    final = stages(DEPLOY / f"{deployable}.Dockerfile")[1]
+    [line] = [part for word, rest in final if word == "RUN" for part in rest.split("&&") if "compileall" in part]
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    done = subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert len(list(tmp_path.rglob("*.pyc"))) > 300
