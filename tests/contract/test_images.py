@@ -164,7 +164,7 @@ def test_the_install_script_names_what_it_takes(tmp_path: Path) -> None:
         ("packages", "gateway", "producer, worker or sandbox"),
         ("all", "worker", "no step"),
     ):
-        command = [ROOT / "deploy/install.sh", step, deployable, tmp_path / "venv"]
+        command = [str(ROOT / "deploy/install.sh"), step, deployable, str(tmp_path / "venv")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2
         assert said in done.stderr
