@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-import plotext  # type: ignore[import-untyped]
-
 from forebay_schemas.calibration import Calibration, CalibrationStep, Recommendation
 from forebay_worker.calibrate_knee import STABLE_SHARE
 from forebay_worker.settings import WorkerSettings
@@ -204,6 +202,9 @@ def _signals(steps: Sequence[CalibrationStep]) -> str:
 
 def _plot(title: str, points: Sequence[tuple[int, float]], *, limit: int | None, is_ascii: bool) -> list[str]:
     """Lines of equal number for every plot, without colours: they go into files, logs and narrow terminals too."""
+    # Here, because a worker that starts has no use for it, and it takes a tenth of its imports' time.
+    import plotext  # type: ignore[import-untyped]
+
     places = [math.log2(concurrency) for concurrency, _ in points]
     values = [value for _, value in points]
     shown = list(range(math.ceil(max(places)) + 1))
