@@ -8,7 +8,6 @@ import random
 import pytest
 from typer.testing import CliRunner
 
-from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import UsageError
 from forebay_worker.calibrate_health import IN_A_ROW, SILENT_SECONDS, Health
 from forebay_worker.calibrate_requests import (
@@ -24,6 +23,7 @@ from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate_samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
 from forebay_worker.cli import app
 from forebay_worker.signals.readings import EngineReading, GpuReading
+from harness.virtual_time import LoopClock, run_virtually
 
 # --- what it asks
 
@@ -264,7 +264,7 @@ class Line:
         self.most = 0
 
     async def run(self, _asked: Asked) -> Ended:
-        clock = SystemClock()
+        clock = LoopClock()
         started = clock.monotonic()
         self._in_flight += 1
         self.most = max(self.most, self._in_flight)
@@ -301,12 +301,12 @@ def calibrated(target: Line, *, seconds_max: float = 60.0, stop_after: float | N
             signals=Silence(),
             pulse=Pulse(),
             bounds=Bounds(concurrency_max=16, window_seconds=0.05, seconds_max=seconds_max),
-            clock=SystemClock(),
+            clock=LoopClock(),
             stop=stop,
             say=lambda _line: None,
         ).run()
 
-    return asyncio.run(run())
+    return run_virtually(run())
 
 
 def test_a_backend_that_breaks_ends_the_calibration_with_the_steps_before() -> None:
