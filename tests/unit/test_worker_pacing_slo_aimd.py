@@ -15,6 +15,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 TARGET = 0.050
 REFUSED = "the backend refused a request as too much for it"
 IN_TIME = "100 in flight use the limit, and a token comes in time"
+BELOW_KNEE = "100 in flight use the limit, and fewer than 112 would waste the backend's time"
 
 
 def policy(limit_start: int = 100, *, limit_min: int = 4, limit_max: int = 256) -> SloAimd:
@@ -66,13 +67,13 @@ def gpu(**fields: float) -> GpuReading:
             "near its target, but well below the knee: grows",
             signals(token_seconds=0.0451, knee_requests=112.0),
             105,
-            IN_TIME,
+            BELOW_KNEE,
         ),
         (
             "over its target, but well below the knee: grows",
             signals(token_seconds=0.5, knee_requests=112.0),
             105,
-            IN_TIME,
+            BELOW_KNEE,
         ),
         ("over its target, at the knee: rests", signals(token_seconds=0.5, knee_requests=96.0), 100, None),
         # Soft cut

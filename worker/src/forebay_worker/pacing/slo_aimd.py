@@ -162,9 +162,11 @@ class SloAimd:
             return self._set(max(knee, self._limit * max(SOFT_CUT, target / seconds)), cause)
         if seconds is None:
             return None  # before the first answer nothing says that the start was too low
-        if self._limit > NEAR_TARGET * knee and seconds > NEAR_TARGET * target and self._limit >= self._good_limit:
+        is_in_time = seconds <= NEAR_TARGET * target
+        if self._limit > NEAR_TARGET * knee and not is_in_time and self._limit >= self._good_limit:
             return None
-        return self._grow(signals)
+        why = "a token comes in time" if is_in_time else f"fewer than {knee:.0f} would waste the backend's time"
+        return self._grow(signals, why)
 
     def _smoothed(self, token_seconds: float | None) -> float | None:
         if token_seconds is None or self._felt is None:
@@ -182,7 +184,7 @@ class SloAimd:
             return min(STRETCH_MAX, self._stretch * STRETCH_GROWTH)
         return max(1.0, self._stretch / STRETCH_GROWTH)
 
-    def _grow(self, signals: Signals) -> str | None:
+    def _grow(self, signals: Signals, why: str) -> str | None:
         # While some wait, slots that they must not take are as good as used: else a limit of 18.9, 3 of them reserved,
         # never grew again.
         used = signals.in_flight + (signals.reserved if signals.waiting else 0)
@@ -195,7 +197,7 @@ class SloAimd:
             step = REGAIN_SHARE * self._limit
             return self._set(min(self._limit + step, self._good_limit), "the backend refuses no more")
         step = max(1.0, GROWTH_SHARE * self._limit)
-        cause = f"{signals.in_flight} in flight use the limit, and a token comes in time"
+        cause = f"{signals.in_flight} in flight use the limit, and {why}"
         if signals.waiting and gpu is not None and gpu.utilisation is not None and gpu.utilisation < GPU_IDLE:
             step *= 2
             cause = f"{signals.waiting} wait while the GPU is busy for only {gpu.utilisation:.0%}"
