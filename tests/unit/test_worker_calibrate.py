@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import socket
+import time
 
 import pytest
 from typer.testing import CliRunner
 
 from forebay_schemas.errors import UsageError
 from forebay_worker.calibrate_health import IN_A_ROW, SILENT_SECONDS, Health
+from forebay_worker.calibrate_prepare import Patience, probe
 from forebay_worker.calibrate_requests import (
     Asked,
     Lengths,
@@ -21,6 +25,7 @@ from forebay_worker.calibrate_requests import (
 )
 from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate_samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
+from forebay_worker.calibrate_target import UnusableBackendError
 from forebay_worker.cli import app
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from harness.virtual_time import LoopClock, run_virtually
@@ -290,7 +295,11 @@ class Silence:
         return None
 
 
-def calibrated(target: Line, *, seconds_max: float = 60.0, stop_after: float | None = None) -> Found:
+def calibrated(
+    target: Line, *, seconds_max: float = 60.0, stop_after: float | None = None, said: list[str] | None = None
+) -> Found:
+    said = [] if said is None else said
+
     async def run() -> Found:
         stop = asyncio.Event()
         if stop_after is not None:
@@ -303,7 +312,8 @@ def calibrated(target: Line, *, seconds_max: float = 60.0, stop_after: float | N
             bounds=Bounds(concurrency_max=16, window_seconds=0.05, seconds_max=seconds_max),
             clock=LoopClock(),
             stop=stop,
-            say=lambda _line: None,
+            say=said.append,
+            began=LoopClock().monotonic(),
         ).run()
 
     return run_virtually(run())
@@ -325,3 +335,68 @@ def test_ctrl_c_and_the_time_limit_leave_what_was_measured() -> None:
     over = calibrated(Line(fixed=0.02, own=0.001), seconds_max=0.7)
     assert over.state == "partial"
     assert "--max-duration" in str(over.stopped_by)
+
+
+def test_a_step_that_takes_long_says_how_far_it_is() -> None:
+    said: list[str] = []
+    found = calibrated(Line(fixed=4.5, own=0.001), seconds_max=30.0, said=said)
+    assert found.state == "partial"
+    assert found.seconds == pytest.approx(30.0, abs=0.2)
+    assert said[0] == "   1 in flight: measuring, 2 answers; 20 s left"
+    assert said[1] == "   1 in flight: measuring, 4 answers; 10 s left"
+
+
+class Slow:
+    """Answers each first request after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def settle(self, _asked: Asked) -> Ended:
+        started = LoopClock().monotonic()
+        await asyncio.sleep(self._seconds)
+        return Ended(started=started, ended=LoopClock().monotonic(), prompt_tokens=10, output_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("answer_seconds", "bound_seconds", "waited_for", "lines"),
+    [
+        (math.inf, 15.0, "a first answer, of 2 tokens", 2),
+        (20.0, 30.0, "a first answer of full length", 3),
+        (20.0, 60.0, None, 4),
+    ],
+)
+def test_the_first_answers_count_for_the_time_limit_and_are_told_of_while_they_take_long(
+    answer_seconds: float, bound_seconds: float, waited_for: str | None, lines: int
+) -> None:
+    said: list[str] = []
+    asks = MadeAsks(prompt=Lengths(1, 1), output=Lengths(1, 1), model=None, is_unique=True, seed=1)
+
+    async def run() -> tuple[str | None, float]:
+        patience = Patience(seconds=bound_seconds, clock=LoopClock(), say=said.append)
+        try:
+            await probe(Slow(min(answer_seconds, 1e6)), asks, patience)
+        except UnusableBackendError as error:
+            return str(error), LoopClock().monotonic()
+        return None, LoopClock().monotonic()
+
+    problem, seconds = run_virtually(run())
+    if waited_for is None:
+        assert problem is None
+        assert seconds == pytest.approx(2 * answer_seconds)
+    else:
+        assert seconds == pytest.approx(bound_seconds)
+        assert f"--max-duration, {bound_seconds:g} s, was over" in str(problem)
+        assert str(problem).endswith(f"it waited for {waited_for}")
+    assert said[0] == f"waiting for a first answer, of 2 tokens: 3 s of {bound_seconds:g} s"
+    assert len(said) == lines
+
+
+def test_a_backend_that_takes_connections_and_never_answers_ends_the_command_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        begun = time.monotonic()
+        done = CliRunner().invoke(app, ["calibrate", "--backend-url", url, "--max-duration", "1s"])
+        assert time.monotonic() - begun < 5.0
+    assert isinstance(done.exception, UnusableBackendError)
+    assert "--max-duration, 1 s, was over" in str(done.exception)

@@ -22,6 +22,9 @@ TICK_SECONDS: Final = 0.1
 RAMP_SECONDS_MIN: Final = 0.1
 AFTER_FAILURE_SECONDS: Final = 0.2
 """A backend that fails at once must not be asked a thousand times a second."""
+GONE_SECONDS: Final = 2.0
+PROGRESS_SECONDS: Final = 10.0
+"""Without a line; then it says how far the step is."""
 REFINEMENTS_MAX: Final = 2
 LAG_SECONDS_MAX: Final = 0.02
 """The loop then hears of tokens so much too late that TPOT is this machine's."""
@@ -79,7 +82,8 @@ class Pulse:
 
 
 class Calibrator:
-    """One calibration. ``stop``: set by Ctrl-C. ``say`` gets a line after each step."""
+    """One calibration. ``stop``: set by Ctrl-C. ``say`` gets a line after each step, and while one takes long.
+    ``began``: the monotonic time from which ``seconds_max`` counts."""
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Calibrator:
         clock: Clock,
         stop: asyncio.Event,
         say: Callable[[str], None],
+        began: float,
     ) -> None:
         self._target = target
         self._asks = asks
@@ -101,6 +106,7 @@ class Calibrator:
         self._clock = clock
         self._stop = stop
         self._say = say
+        self._began = self._said_at = began
         self._health = Health(now=clock.monotonic())
         self._sick: str | None = None
         self._clients: list[asyncio.Task[None]] = []
@@ -109,8 +115,7 @@ class Calibrator:
 
     async def run(self) -> Found:
         """All steps, as far as it comes. Whoever cancels it gets nothing."""
-        began = self._clock.monotonic()
-        end = began + self._bounds.seconds_max
+        end = self._began + self._bounds.seconds_max
         up: list[CalibrationStep] = []
         extra: list[CalibrationStep] = []
         state: State = "complete"
@@ -128,7 +133,7 @@ class Calibrator:
         finally:
             await self._resize(0, ramp_seconds=0.0)
         steps = tuple(sorted([*up, *extra], key=lambda step: step.concurrency))
-        return Found(steps=steps, state=state, stopped_by=cause, seconds=self._clock.monotonic() - began)
+        return Found(steps=steps, state=state, stopped_by=cause, seconds=self._clock.monotonic() - self._began)
 
     async def _step(self, concurrency: int, *, into: list[CalibrationStep], end: float) -> None:
         meter = StepMeter(concurrency=concurrency, window_seconds=self._bounds.window_seconds)
@@ -146,7 +151,7 @@ class Calibrator:
         if step is not None:
             step = _noted(step, self._lags)
             into.append(step)
-            self._say(step_line(step))
+            self._tell(step_line(step))
         if ended is not None:
             raise ended
         if step is None:
@@ -166,16 +171,27 @@ class Calibrator:
             return _Ended("stopped", self._sick)
         if self._stop.is_set():
             return _Ended("interrupted", "Ctrl-C")
+        if now - self._said_at >= PROGRESS_SECONDS:
+            left = max(0.0, end - now)
+            self._tell(
+                f"{meter.concurrency:>4} in flight: {meter.phase.value}, {meter.answers} answers; {left:.0f} s left"
+            )
         if now >= end:
             return _Ended("partial", f"--max-duration, {self._bounds.seconds_max:g} s, is over")
         return None
+
+    def _tell(self, line: str) -> None:
+        self._said_at = self._clock.monotonic()
+        self._say(line)
 
     async def _resize(self, wanted: int, *, ramp_seconds: float) -> None:
         """So many clients; new ones begin one after the other, those that go hang up."""
         gone, self._clients = self._clients[wanted:], self._clients[:wanted]
         for client in gone:
             client.cancel()
-        await asyncio.gather(*gone, return_exceptions=True)
+        if gone:
+            # A handler may take its time to clean up, or not let itself be cancelled at all.
+            await asyncio.wait(gone, timeout=GONE_SECONDS)
         new = wanted - len(self._clients)
         for number in range(new):
             self._clients.append(asyncio.create_task(self._client(delay_seconds=ramp_seconds * number / new)))

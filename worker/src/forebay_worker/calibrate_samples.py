@@ -68,7 +68,7 @@ class Ended:
 
 
 class Phase(Enum):
-    WARMING = "warming"
+    WARMING = "warming up"
     MEASURING = "measuring"
     DONE = "done"
 
@@ -103,6 +103,12 @@ class StepMeter:
         self._preemptions: list[float] = []
         self.is_stable = False
         self.phase = Phase.WARMING
+
+    @property
+    def answers(self) -> int:
+        """How many came so far, those of the warm-up included."""
+        windows = [*self._windows, *([self._open] if self._open is not None else [])]
+        return self._warm_requests + sum(len(window.ended) for window in windows)
 
     def add(self, ended: Ended, *, chunks_total: int) -> None:
         """A request ended; ``chunks_total``: pieces of text of all streams so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import re
 import signal
@@ -13,7 +14,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
-import aiohttp
 import msgspec
 import typer
 from yarl import URL
@@ -21,26 +21,20 @@ from yarl import URL
 from forebay_schemas.calibration import VERSION, Calibration
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.entry import EXIT_INTERRUPTED
-from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.log import configure_logging
 from forebay_worker.backends import load_handler
 from forebay_worker.calibrate_knee import fit_line, is_plateau, recommend
+from forebay_worker.calibrate_prepare import Patience, first_model, look_at_engine, probe
 from forebay_worker.calibrate_report import calibration_text, settings_text
 from forebay_worker.calibrate_requests import Asks, MadeAsks, SampledAsks, read_lengths, read_requests
 from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate_target import HandlerTarget, HttpTarget
 from forebay_worker.settings import WorkerSettings, load_worker_settings
-from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
-from forebay_worker.signals.fetch import fetch
-from forebay_worker.signals.readings import SignalError
-from forebay_worker.signals.sources import make_signals, metrics_url
+from forebay_worker.signals.sources import make_signals
 
 CONCURRENCY_MAX: Final = 4096
-LOOKS: Final = 3
-"""At an engine that may be in use: between two requests of somebody's it looks idle."""
-LOOK_SECONDS: Final = 0.3
-PROBE_PROMPT_TOKENS: Final = 50
-MODELS_SECONDS: Final = 5.0
+CLOSING_SECONDS: Final = 3.0
 
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
 _UNIT_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -60,12 +54,6 @@ class Prompts(StrEnum):
 
     UNIQUE = "unique"
     SAME = "same"
-
-
-class InUseError(ForebayError):
-    """Others are using the backend."""
-
-    reason = "backend_in_use"
 
 
 def calibrate(
@@ -158,7 +146,8 @@ async def _measure(
     asks: Callable[[str | None], Asks],
     even_if_busy: bool,
 ) -> Calibration:
-    engine = await _engine(settings, even_if_busy=even_if_busy)
+    patience = Patience(seconds=bounds.seconds_max, clock=_CLOCK, say=_say)
+    engine = await patience.wait("the engine's metrics", look_at_engine(settings, even_if_busy=even_if_busy))
     pulse = Pulse()
     target: HttpTarget | HandlerTarget
     if settings.handler is not None:
@@ -166,13 +155,13 @@ async def _measure(
         target = HandlerTarget(handler, timeout_seconds=settings.backend_timeout_seconds, clock=_CLOCK)
         source = asks(model)
     else:
-        source = asks(model or (await _first_model(settings)))
+        source = asks(model or (await patience.wait("the list of models", first_model(settings))))
         target = HttpTarget(settings, concurrency_max=bounds.concurrency_max, clock=_CLOCK, on_chunk=pulse.beat)
     signals = make_signals(settings, _CLOCK)
     try:
         if isinstance(target, HttpTarget):
-            await _probe(target, source)
-        await signals.start()
+            await probe(target, source, patience)
+        await patience.wait("the signals of engine and GPU", signals.start())
         stop = asyncio.Event()
         # From here on there is something to lose; before, Ctrl-C ends the command at once.
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
@@ -184,13 +173,20 @@ async def _measure(
             bounds=bounds,
             clock=_CLOCK,
             stop=stop,
-            say=lambda line: typer.echo(line, err=True),
+            say=_say,
+            began=patience.began,
         )
         found = await calibrator.run()
     finally:
-        await signals.stop()
-        await target.close()
+        for close in (signals.stop, target.close):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSING_SECONDS):
+                    await close()
     return _calibration(settings, bounds, found, load=source.describe(), model=model, engine=engine)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _calibration(
@@ -218,59 +214,6 @@ def _calibration(
         recommended=recommended,
         notes=tuple(notes),
     )
-
-
-async def _probe(target: HttpTarget, source: Asks) -> None:
-    """The form that the backend takes, and how long its tokens are. The first request may load the model: it does not
-    count."""
-    if not isinstance(source, MadeAsks):
-        await target.settle(source.next())
-        return
-    short = source.sized(PROBE_PROMPT_TOKENS, 2)
-    source.answered(short, prompt_tokens=(await target.settle(short)).prompt_tokens)
-    full = source.next()
-    source.answered(full, prompt_tokens=(await target.settle(full)).prompt_tokens)
-
-
-async def _engine(settings: WorkerSettings, *, even_if_busy: bool) -> str | None:
-    """Whose metrics the page has; None without one. Raises ``InUseError``."""
-    url = metrics_url(settings)
-    if url is None:
-        return None
-    name = None
-    async with aiohttp.ClientSession() as session:
-        for look in range(LOOKS):
-            try:
-                page = (await fetch(session, URL(url))).body.decode(errors="replace")
-                name = engine_name(page)
-                reading = read_engine_metrics(page, at=0.0)
-            except SignalError:
-                return name
-            busy = (reading.running_requests or 0.0) + (reading.waiting_requests or 0.0)
-            if busy and not even_if_busy:
-                raise InUseError(
-                    f"others use the backend, requests now: {busy:g}; measuring would slow them down, and they would "
-                    "spoil the figures; stop them, or say --even-if-busy"
-                )
-            if look < LOOKS - 1:
-                await asyncio.sleep(LOOK_SECONDS)
-    return name
-
-
-async def _first_model(settings: WorkerSettings) -> str | None:
-    assert settings.backend_url is not None
-    secret = settings.backend_api_key
-    headers = {} if secret is None else {"authorization": f"Bearer {secret.get_secret_value()}"}
-    timeout = aiohttp.ClientTimeout(total=MODELS_SECONDS)
-    try:
-        async with (
-            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-            session.get(settings.backend_url.rstrip("/") + "/v1/models") as response,
-        ):
-            return str(msgspec.json.decode(await response.read())["data"][0]["id"])
-    except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):
-        # What is wrong with the backend the first request will tell.
-        return None
 
 
 def _lines(path: Path) -> list[bytes]:
