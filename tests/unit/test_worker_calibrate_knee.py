@@ -21,6 +21,7 @@ from forebay_worker.calibrate_knee import (
     rounded_up,
     stable_step,
     throughput,
+    unsettled_note,
 )
 from forebay_worker.calibrate_report import WIDTH, calibration_text, settings_text
 from forebay_worker.settings import WorkerSettings, load_worker_settings
@@ -147,6 +148,35 @@ def test_steps_that_did_not_hold_still_recommend_nothing() -> None:
     assert recommend(steps[:2], tpot_seconds=None) is None
     assert recommend([step(n, 1.0, state="unstable") for n in DOUBLING], tpot_seconds=None) is None
     assert limit_at([]) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        # 8 in flight do 8/s, 16 do 10.7/s, 32 do 12.8/s.
+        ({16: "unstable", 32: "unstable"}, "(16, 32 in flight): up to 12.80 requests/s was seen"),
+        ({32: "unstable"}, "(32 in flight): up to 12.80 requests/s was seen"),
+        (dict.fromkeys((1, 2, 4, 8, 16, 32), "unstable"), "(1, 2, 4, 8, 16, 32 in flight): up to 12.80 requests/s"),
+        ({4: "unstable"}, None),  # others did more
+        ({32: "sick"}, None),  # that is told elsewhere
+        ({}, None),
+    ],
+)
+def test_throughput_that_did_not_hold_still_is_told_of(states: dict[int, StepState], says: str | None) -> None:
+    steps = [step(n, 0.5 + n / 16, state=states.get(n, "stable")) for n in (1, 2, 4, 8, 16, 32)]
+    note = unsettled_note(steps)
+    if says is None:
+        assert note is None
+    else:
+        assert note is not None
+        assert note.startswith("Steps that did not hold still do not count ")
+        assert says in note
+        assert note.endswith("measure again on a quiet machine or with a longer --window.")
+
+
+def test_the_report_says_why_its_rates_are_not_the_table_s() -> None:
+    text = calibration_text(calibration(batching(1.0, 0.08)), is_ascii=True)
+    assert "the mean time of an answer; the table counts the answers." in text
 
 
 def test_of_steps_that_do_as_much_the_lowest_counts() -> None:

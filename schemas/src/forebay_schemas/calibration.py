@@ -67,7 +67,9 @@ class CalibrationFit(msgspec.Struct, frozen=True, kw_only=True):
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """What to set. ``stable_``: the step with the most throughput that was stable; ``limit_requests``: with so many in
     flight the backend does 80 % of that, and ``requests_per_second``, ``service_seconds``, ``service_cv`` and
-    ``tpot_seconds`` are what to expect there. ``queue_`` are requests that may wait for 3 s (high) and 18 s (mid)."""
+    ``tpot_seconds`` are what to expect there. Both rates are what is in flight over ``service_seconds``, where a step's
+    own ``requests_per_second`` counts what ended while it was measured. ``queue_`` are requests that may wait for 3 s
+    (high) and 18 s (mid)."""
 
     stable_concurrency: int
     stable_requests_per_second: float

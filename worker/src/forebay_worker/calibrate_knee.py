@@ -94,6 +94,24 @@ def stable_step(steps: Sequence[CalibrationStep]) -> CalibrationStep | None:
     return min((step for step in good if throughput(step) > most / (1 + GAIN_MIN)), key=lambda s: s.concurrency)
 
 
+def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
+    """Told of steps that did more than the stable one, but not steadily, so that they do not count."""
+    best = stable_step(steps)
+    moved = [
+        step
+        for step in steps
+        if step.state == "unstable" and (best is None or throughput(step) > (1 + GAIN_MIN) * throughput(best))
+    ]
+    if not moved:
+        return None
+    most = max(step.requests_per_second for step in moved)
+    which = ", ".join(str(step.concurrency) for step in moved)
+    return (
+        f"Steps that did not hold still do not count ({which} in flight): up to {most:.2f} requests/s was seen; measure "
+        "again on a quiet machine or with a longer --window."
+    )
+
+
 def limit_at(steps: Sequence[CalibrationStep], *, share: float = STABLE_SHARE) -> float | None:
     """The concurrency at which the throughput reaches that share of the stable one, interpolated between steps."""
     best = stable_step(steps)

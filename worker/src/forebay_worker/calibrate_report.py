@@ -162,6 +162,7 @@ def _recommended(found: Recommendation) -> list[str]:
         "flight.",
         f"Recommended: {found.limit_requests} in flight: {found.requests_per_second:.2f} requests/s, "
         f"{found.service_seconds:.3f} s each{tokens}.",
+        "Both are what is in flight over the mean time of an answer; the table counts the answers.",
     ]
     if found.tpot_target_seconds is None:
         lines += ["  FOREBAY_PACING_POLICY        fixed", f"  FOREBAY_LIMIT_MAX            {found.limit_requests}"]

@@ -24,7 +24,7 @@ from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.log import configure_logging
 from forebay_worker.backends import load_handler
-from forebay_worker.calibrate_knee import fit_line, is_plateau, recommend
+from forebay_worker.calibrate_knee import fit_line, is_plateau, recommend, unsettled_note
 from forebay_worker.calibrate_prepare import Patience, first_model, look_at_engine, probe
 from forebay_worker.calibrate_report import calibration_text, settings_text
 from forebay_worker.calibrate_requests import Asks, MadeAsks, SampledAsks, read_lengths, read_requests
@@ -195,6 +195,8 @@ def _calibration(
     notes = []
     if found.state == "complete" and not is_plateau(found.steps):
         notes.append(f"Throughput still grew at {bounds.concurrency_max} in flight: --max-concurrency ended it.")
+    if (note := unsettled_note(found.steps)) is not None:
+        notes.append(note)
     recommended = recommend(found.steps, tpot_seconds=bounds.tpot_seconds)
     if settings.backend_url is None:
         backend = f"handler {settings.handler}"
