@@ -124,6 +124,14 @@ WRONG = {
         ["--set", "pools.a.replicas=1,pools.b.replicas=1", "--set", "jobs.look.args={doctor}"],
         ["jobs.look.pool is missing", "a, b"],
     ),
+    "two pools that are one in Kafka": (
+        ["--set", "pools.chat.name=secret,pools.secret.replicas=1"],
+        ["pools.chat", "pools.secret", "both the pool secret"],
+    ),
+    "an alert that there is not": (
+        ["--set", "prometheusRule.disabled.ForebayNoSuch=true"],
+        ["prometheusRule.disabled.ForebayNoSuch is no alert", "ForebayGpuSick"],
+    ),
     "a job without words": (["--set", "jobs.look.pool=default"], ["jobs.look.args"]),
 }
 

@@ -7,12 +7,14 @@ file by subPath would not. No secret is in a variable.
 */}}
 
 {{/*
-kafka with a component's own kafka over it, as JSON: (list $ "exporter" .Values.exporter.kafka). Checked.
+The chart's kafka with the pool's over it, and over that the component's own, as JSON:
+(list $ "topics" $pool.kafka .Values.topics.kafka). Checked.
 */}}
 {{- define "forebay.kafka" -}}
 {{- $root := index . 0 -}}
 {{- $where := index . 1 -}}
-{{- $kafka := mergeOverwrite (deepCopy $root.Values.kafka) (deepCopy (default dict (index . 2))) -}}
+{{- $kafka := deepCopy $root.Values.kafka -}}
+{{- range slice . 2 -}}{{- $kafka = mergeOverwrite $kafka (deepCopy (default dict .)) -}}{{- end -}}
 {{- if and $kafka.properties $kafka.propertiesFile -}}
 {{- fail (printf "%s: kafka.properties and kafka.propertiesFile are both given; give the lines, or the file in a mounted Secret" $where) -}}
 {{- end -}}

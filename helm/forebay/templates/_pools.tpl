@@ -8,6 +8,7 @@ The pools as JSON, name -> values: what the pool says over what poolDefaults say
 {{- define "forebay.pools" -}}
 {{- $root := . -}}
 {{- $pools := dict -}}
+{{- $keys := dict -}}
 {{- range $key, $given := default (dict "default" dict) .Values.pools -}}
 {{- $pool := mergeOverwrite (deepCopy $root.Values.poolDefaults) (deepCopy (default dict $given)) -}}
 {{- $_ := set $pool "key" $key -}}
@@ -15,6 +16,10 @@ The pools as JSON, name -> values: what the pool says over what poolDefaults say
 {{- $_ := set $pool "image" (mergeOverwrite (deepCopy $root.Values.image.worker) (include "forebay.given" $pool.image | fromJson)) -}}
 {{- $_ := set $pool "toml" (include "forebay.toml" $pool | fromJson) -}}
 {{- include "forebay.checkPool" (list $root $pool) -}}
+{{- if hasKey $keys $pool.name -}}
+{{- fail (printf "pools.%s and pools.%s are both the pool %s in Kafka: give one of them another name" (get $keys $pool.name) $key $pool.name) -}}
+{{- end -}}
+{{- $_ := set $keys $pool.name $key -}}
 {{- $_ := set $pools $key $pool -}}
 {{- end -}}
 {{- $pools | toJson -}}
@@ -123,7 +128,7 @@ The most workers that make sense: maxReplicas, but
 {{- end -}}
 
 {{/*
-The pool of a job or the gateway: (list $ "jobs.x" "qwen"); it may be left out where there is one pool.
+The pool of a job or the gateway, as JSON: (list $ "jobs.x" "qwen"); it may be left out where there is one pool.
 */}}
 {{- define "forebay.onePool" -}}
 {{- $pools := include "forebay.pools" (index . 0) | fromJson -}}
@@ -138,5 +143,28 @@ The pool of a job or the gateway: (list $ "jobs.x" "qwen"); it may be left out w
 {{- if not (hasKey $pools $key) -}}
 {{- fail (printf "%s.pool is %s, which is no pool: give one of %s" $where $key (keys $pools | sortAlpha | join ", ")) -}}
 {{- end -}}
-{{- (get $pools $key).name -}}
+{{- get $pools $key | toJson -}}
+{{- end -}}
+
+{{/*
+The exporters as JSON, component -> its kafka and the pools it tells of. One reads one cluster, as one user; so there is
+one for each kafka that pools have: `exporter` for the chart's own, else `exporter-` and the first of its pools. Where all
+pools have the same, it is `exporter`.
+*/}}
+{{- define "forebay.exporters" -}}
+{{- $root := . -}}
+{{- $own := .Values.exporter.kafka -}}
+{{- $groups := dict -}}
+{{- range $key, $pool := include "forebay.pools" . | fromJson -}}
+{{- $kafka := include "forebay.kafka" (list $root (printf "exporter, for pools.%s" $key) $pool.kafka $own) -}}
+{{- $group := get $groups $kafka | default (dict "first" $key "pools" list) -}}
+{{- $groups = set $groups $kafka (set $group "pools" (append $group.pools $pool.name)) -}}
+{{- end -}}
+{{- $exporters := dict -}}
+{{- range $kafka, $group := $groups -}}
+{{- $given := $kafka | fromJson -}}
+{{- $isOwn := or (eq (len $groups) 1) (deepEqual $given (mergeOverwrite (deepCopy $root.Values.kafka) (deepCopy $own))) -}}
+{{- $_ := set $exporters (ternary "exporter" (printf "exporter-%s" $group.first) $isOwn) (dict "kafka" $given "pools" $group.pools) -}}
+{{- end -}}
+{{- $exporters | toJson -}}
 {{- end -}}
