@@ -29,9 +29,9 @@ dashboards: bootstrap tools ## write the chart's dashboards and draw them from a
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
-# Two at a time, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a thousand simulated histories
-	@$(BIN)/pytest tests -m "not long and not cluster" -n 2 --dist worksteal
+# Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
+test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, three hundred simulated histories
+	@$(BIN)/pytest tests -m "not long and not cluster" -n 3 --dist worksteal
 
 test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
 	@$(BIN)/pytest tests -m long -n 2 --dist worksteal

@@ -149,7 +149,7 @@ class End(StrEnum):
     TERMINATED = "terminated"
     CRASHED = "crashed"
     UNBORN = "unborn"
-    """Terminated before it had got so far as to heed signals."""
+    """Terminated before it had got so far as to heed signals, or cut off from all brokers while it started."""
 
 
 @dataclass(slots=True, kw_only=True)

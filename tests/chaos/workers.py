@@ -16,6 +16,7 @@ import psutil
 
 from chaos.facts import End, Life, RunError
 from forebay_sandbox.engine_process import call
+from forebay_schemas.errors import ExitCode
 
 # The command itself, in a process that ends with this one however this one ends.
 _PROGRAM = (
@@ -117,7 +118,9 @@ class Workers:
                 if life.exit_code is None:
                     life.exit_code = code
                     if life.end is End.RUNNING:
-                        life.end = End.CRASHED
+                        # Cut off from all brokers while it starts, it rightly says so and ends; it is started again.
+                        gave_up = code == ExitCode.UNREACHABLE and not self._has_begun(life)
+                        life.end = End.UNBORN if gave_up else End.CRASHED
                         crashed.append(life)
                     elif code == -signal.SIGTERM and not self._has_begun(life):
                         life.end = End.UNBORN
