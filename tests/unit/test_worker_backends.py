@@ -275,9 +275,10 @@ def test_an_answer_that_does_not_come_in_time_is_a_timeout() -> None:
 def test_a_refused_connection_speaks_of_the_backend() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
 
         async def scenario() -> None:
-            backend = HttpBackend(settings_for(f"http://127.0.0.1:{taken.getsockname()[1]}"))
+            backend = HttpBackend(settings_for(f"http://{address}"))
             try:
                 await backend.run(make_work())
             finally:
@@ -287,6 +288,7 @@ def test_a_refused_connection_speaks_of_the_backend() -> None:
             asyncio.run(scenario())
     failure = raised.value.failure
     assert (failure.reason, failure.of_backend) == (Reason.BACKEND_UNAVAILABLE, True)
+    assert failure.error == f"no connection to {address}: connection refused"
     assert not failure.reached, "no byte of the request: it cannot have been its fault"
 
 

@@ -20,6 +20,7 @@ import structlog
 from forebay_schemas.errors import UsageError
 from forebay_schemas.reasons import Reason
 from forebay_schemas.tiers import Tier
+from forebay_worker.connection_words import trouble_words
 from forebay_worker.engine_priority import with_priority
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.sse import assemble_stream
@@ -124,7 +125,7 @@ class HttpBackend:
         except (aiohttp.ClientError, OSError) as error:
             failure = Failure(
                 reason=Reason.BACKEND_UNAVAILABLE,
-                error=f"{type(error).__name__}: {error}",
+                error=trouble_words(error),
                 of_backend=True,
                 reached=not isinstance(error, aiohttp.ClientConnectorError),
             )

@@ -107,8 +107,8 @@ def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
     most = max(step.requests_per_second for step in moved)
     which = ", ".join(str(step.concurrency) for step in moved)
     return (
-        f"Steps that did not hold still do not count ({which} in flight): up to {most:.2f} requests/s was seen; measure "
-        "again on a quiet machine or with a longer --window."
+        f"Steps that did not hold still do not count ({which} in flight): up to {most:.2f} requests/s was seen; "
+        "measure again on a quiet machine or with a longer --window."
     )
 
 

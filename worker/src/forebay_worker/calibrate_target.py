@@ -17,6 +17,7 @@ from forebay_schemas.tiers import DEFAULT_PRIORITY, Tier
 from forebay_worker.backends import TOKENS_MAX, Handler, HandlerRequest
 from forebay_worker.calibrate_requests import Asked
 from forebay_worker.calibrate_samples import Ended, Trouble
+from forebay_worker.connection_words import trouble_words
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 
 ERROR_CHARACTERS: Final = 200
@@ -129,9 +130,9 @@ class HttpTarget:
             problem = "no connection in time" if connecting else "no answer within FOREBAY_BACKEND_TIMEOUT_SECONDS"
             return self._failure(started, Trouble.UNREACHED if connecting else Trouble.TIMED_OUT, problem)
         except aiohttp.ClientConnectorError as error:
-            return self._failure(started, Trouble.UNREACHED, str(error))
+            return self._failure(started, Trouble.UNREACHED, trouble_words(error))
         except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError) as error:
-            return self._failure(started, Trouble.BROKEN_OFF, f"{type(error).__name__}: {error}")
+            return self._failure(started, Trouble.BROKEN_OFF, trouble_words(error))
         except (msgspec.MsgspecError, ValueError) as error:
             return self._failure(started, Trouble.FAILED, f"the answer is no completion: {error}")
 

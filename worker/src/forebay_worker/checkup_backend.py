@@ -3,7 +3,6 @@ verdicts on what was answered are pure, in `checkup_answers`."""
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from yarl import URL
 
 from forebay_schemas.checkup import Finding, failed, ok, skipped, warning
 from forebay_worker.checkup_answers import BACKEND, Answered, Call, answer_finding, calls_for, next_is_worth_it
+from forebay_worker.connection_words import connection_words
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
 from forebay_worker.signals.fetch import fetch
@@ -56,16 +56,16 @@ async def _check_backend(settings: WorkerSettings, *, model: str | None) -> tupl
 
 def connection_finding(error: Exception, *, url: str, connect_seconds: float, secret: str) -> Finding:
     """Why there was no answer. Pure."""
-    said = _hidden(str(error), secret)
+    said = _hidden(connection_words(error), secret)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         fix = "trust its authority (SSL_CERT_FILE), or use the name that its certificate is for"
-        return failed(BACKEND, f"{url}: TLS: its certificate is not trusted ({said})", fix=fix)
+        return failed(BACKEND, f"{url}: {said}", fix=fix)
     if isinstance(error, aiohttp.ClientSSLError):
         fix = "is that port one for https? else write http:// in FOREBAY_BACKEND_URL"
-        return failed(BACKEND, f"{url}: TLS handshake failed ({said})", fix=fix)
+        return failed(BACKEND, f"{url}: {said}", fix=fix)
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         fix = "check the host in FOREBAY_BACKEND_URL and this machine's DNS"
-        return failed(BACKEND, f"{url}: the name does not resolve", fix=fix)
+        return failed(BACKEND, f"{url}: {said}", fix=fix)
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         fix = "check FOREBAY_BACKEND_URL, firewalls and network policies"
         return failed(BACKEND, f"{url}: no connection within {connect_seconds:g} s", fix=fix)
@@ -74,9 +74,9 @@ def connection_finding(error: Exception, *, url: str, connect_seconds: float, se
         return failed(BACKEND, f"{url}: connected, but no answer within {ALL_SECONDS:g} s", fix=fix)
     if isinstance(error, aiohttp.ClientConnectorError):
         fix = "start the backend, or correct host and port in FOREBAY_BACKEND_URL"
-        return failed(BACKEND, f"{url}: {_os_words(error.os_error) or said}", fix=fix)
+        return failed(BACKEND, f"{url}: {said}", fix=fix)
     fix = "is it an HTTP server? if it speaks TLS, write https:// in FOREBAY_BACKEND_URL"
-    return failed(BACKEND, f"{url}: what answers is no HTTP ({type(error).__name__}: {said})", fix=fix)
+    return failed(BACKEND, f"{url}: what answers is no HTTP ({said})", fix=fix)
 
 
 async def check_metrics(settings: WorkerSettings) -> Finding:
@@ -151,10 +151,6 @@ async def _post(session: aiohttp.ClientSession, base: URL, call: Call, *, secret
             text=_hidden(body.decode(errors="replace"), secret),
             seconds=time.monotonic() - started,
         )
-
-
-def _os_words(error: OSError) -> str:
-    return "" if error.errno is None else os.strerror(error.errno).lower()
 
 
 def _secret(settings: WorkerSettings) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from forebay_worker.connection_words import connection_words
 from forebay_worker.signals.readings import SignalError
 
 PERIOD_SECONDS: Final = 1.0
@@ -45,4 +46,4 @@ async def fetch(session: aiohttp.ClientSession, url: URL) -> Reply:
     except TimeoutError:
         raise SignalError(f"{shown}: no answer within {TIMEOUT_SECONDS:g} s") from None
     except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError) as error:
-        raise SignalError(f"{shown}: {type(error).__name__}: {error}") from None
+        raise SignalError(f"{shown}: {connection_words(error)}") from None
