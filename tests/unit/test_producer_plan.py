@@ -47,6 +47,20 @@ def test_thousands_of_places_are_no_trouble() -> None:
     assert 0 < all_busy(5000, 4900.0) < 0.5
 
 
+@pytest.mark.parametrize(("places", "erlangs"), [(5, 4.9), (200, 180.0), (5000, 4900.0), (5000, 100.0)])
+def test_what_is_left_out_of_the_long_sum_does_not_show(places: int, erlangs: float) -> None:
+    inverse = 1.0
+    for taken in range(1, places + 1):
+        inverse = min(1 + inverse * taken / erlangs, 1e300)
+    whole = 1 / inverse / (1 - erlangs / places * (1 - 1 / inverse))
+    assert all_busy(places, erlangs) == pytest.approx(whole, rel=1e-9, abs=1e-15)
+
+
+def test_a_hundred_million_places_take_no_time() -> None:
+    assert 0 < all_busy(100_000_000, 99_990_000.0) < 1
+    assert all_busy(100_000_000, 50_000_000.0) == 0
+
+
 @pytest.mark.parametrize(
     ("service_cv", "mean"),
     [(1.0, 1.0), (0.0, 0.5)],  # M/M/1 and M/D/1 with half the load and a second of service
@@ -396,3 +410,45 @@ def test_backlog_drain_and_waits_come_true_in_a_simulated_run() -> None:
     # Some tenths of a second, by formulas for places that do not slow each other down.
     assert statistics.fmean(waited[Tier.HIGH]) <= predicted[0].mean_seconds + 0.5
     assert statistics.fmean(waited[Tier.MID]) <= 3 * predicted[1].mean_seconds + 0.5
+
+
+GOOD: dict[str, str] = {"--rate": "high=5", "--service-seconds": "1", "--limit": "10"}
+
+
+@pytest.mark.parametrize(
+    ("option", "least", "below", "most", "above"),
+    [
+        ("--service-seconds", "0.0001", "1e-300", "86400", "86401"),
+        ("--service-seconds", "0.0001", "nan", "86400", "inf"),
+        ("--limit", "1", "0", "100000", "100001"),
+        ("--rate", "high=1/d", "high=0.5/d", "high=1000000", "high=1000001"),
+        ("--rate", "high=1/d", f"high=0.{300 * '0'}1", "high=1000000", f"high={300 * '9'}"),
+        ("--peak", "high=1x1s", "high=0.9x1s", "high=1000x1s", "high=1001x1s"),
+        ("--deadline", "high=1ms", "high=0.1ms", "high=7d", "high=8d"),
+        ("--drain", "1ms", "0.1ms", "7d", "8d"),
+        ("--engines", "1", "0", "10000", "10001"),
+        ("--partitions", "1", "0", "10000", "10001"),
+        ("--replication", "1", "-1", "10000", f"1{300 * '0'}"),
+        ("--service-cv", "0", "-1", "100", "101"),
+        ("--request-bytes", "0", "-1", "1024MiB", "1025MiB"),
+        ("--result-bytes", "0", "-1", "1024MiB", f"{300 * '9'}MiB"),
+    ],
+)
+def test_what_no_load_is_is_refused_and_the_bounds_fit_into_the_table(
+    option: str, least: str, below: str, most: str, above: str
+) -> None:
+    def planned(value: str) -> tuple[int, str]:
+        words = [word for pair in {**GOOD, option: value}.items() for word in pair]
+        done = CliRunner().invoke(app, ["plan", *words])
+        assert done.exception is None or isinstance(done.exception, SystemExit)
+        return done.exit_code, done.output
+
+    for value in (below, above):
+        code, said = planned(value)
+        assert code == 2
+        assert f"{option}: is " in said
+        assert max(map(len, said.splitlines())) < 200
+    for value in (least, most):
+        code, said = planned(value)
+        assert code in (0, 1)
+        assert max(map(len, said.splitlines())) <= 140, said

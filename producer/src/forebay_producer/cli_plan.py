@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -23,8 +24,9 @@ from forebay_producer.plan import (
     shown_seconds,
 )
 from forebay_schemas.calibration import read_calibration
+from forebay_schemas.envelope_problems import shown
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
 
 _PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
@@ -32,6 +34,16 @@ _PEAK: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)x(.+)")
 _BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(b|kb|kib|mb|mib|)")
 _UNIT_BYTES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
 _CV: Final = 1.0
+_CV_MAX: Final = 100.0
+_RATE_MIN: Final = 1 / 86_400.0
+_RATE_MAX: Final = 1e6
+_PEAK_FACTOR_MAX: Final = 1000.0
+_SERVICE_SECONDS_MIN: Final = 1e-4
+_COUNT_MAX: Final = 10_000
+_LIMIT_MAX: Final = 100_000
+_DEADLINE_SECONDS_MIN: Final = 0.001
+_BYTES_MAX: Final = 1024**3
+"""Beyond these no load is real, and figures grow so long that no table holds them."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -78,7 +90,7 @@ def plan(
             service=_service(calibration, seconds=service_seconds, cv=service_cv, limit=limit),
             engines=_count(engines, field="--engines"),
             partitions=_count(partitions, field="--partitions"),
-            drain_seconds=None if drain is None else duration_seconds(drain, field="--drain"),
+            drain_seconds=None if drain is None else _days(drain, field="--drain"),
             request_bytes=_bytes(request_bytes, field="--request-bytes"),
             result_bytes=_bytes(result_bytes, field="--result-bytes"),
             replication=_count(replication, field="--replication") or 1,
@@ -107,11 +119,19 @@ def _loads(rates: Sequence[str], peaks: Sequence[str], deadlines: Sequence[str])
             per_second=_rate(by_rate[tier]),
             peak_factor=factor,
             peak_seconds=seconds,
-            deadline_seconds=duration_seconds(by_deadline[tier], field="--deadline")
+            deadline_seconds=_days(by_deadline[tier], field="--deadline")
             if tier in by_deadline
             else default_deadline_seconds(tier),
         )
     return loads
+
+
+def _days(text: str, *, field: str) -> float:
+    seconds = duration_seconds(text, field=field)
+    if not _DEADLINE_SECONDS_MIN <= seconds <= TTL_MS_MAX / 1000:
+        fix = f"give 1ms to {TTL_MS_MAX // 86_400_000}d"
+        raise UsageError(field, f"is {shown(text)}", fix=fix)
+    return seconds
 
 
 def _by_tier(given: Sequence[str], *, field: str) -> dict[Tier, str]:
@@ -128,20 +148,26 @@ def _by_tier(given: Sequence[str], *, field: str) -> dict[Tier, str]:
 
 def _rate(text: str) -> float:
     match = _RATE.fullmatch(text.strip().lower())
-    if match is None or not float(match[1]) > 0:
-        raise UsageError("--rate", f"is {text!r}", fix="give requests a second, or with /m, /h or /d: 5, 200000/d")
-    return float(match[1]) / _PER_SECONDS[match[2] or ""]
+    fix = "give requests a second, or with /m, /h or /d: 5, 200000/d"
+    if match is None:
+        raise UsageError("--rate", f"is {shown(text)}", fix=fix)
+    per_second = float(match[1]) / _PER_SECONDS[match[2] or ""]
+    # As good as 1/d after the division.
+    if not 0.999 * _RATE_MIN <= per_second <= _RATE_MAX:
+        raise UsageError("--rate", f"is {shown(text)}", fix=f"{fix}; from 1/d to {_RATE_MAX:,.0f} a second")
+    return per_second
 
 
 def _peak(text: str) -> tuple[float, float]:
     match = _PEAK.fullmatch(text.strip().lower())
     if match is None:
-        raise UsageError("--peak", f"is {text!r}", fix="give how many times the mean, x, and for how long: 4x15m")
-    if float(match[1]) < 1:
-        raise UsageError("--peak", f"is {text!r}", fix="a peak is at least once the mean: 4x15m")
+        raise UsageError("--peak", f"is {shown(text)}", fix="give how many times the mean, x, and for how long: 4x15m")
+    if not 1 <= float(match[1]) <= _PEAK_FACTOR_MAX:
+        fix = f"a peak is at least once the mean, and at most {_PEAK_FACTOR_MAX:,.0f} times: 4x15m"
+        raise UsageError("--peak", f"is {shown(text)}", fix=fix)
     seconds = duration_seconds(match[2], field="--peak")
     if seconds > _PER_SECONDS["d"]:
-        raise UsageError("--peak", f"is {text!r}", fix="give at most a day: 4x15m")
+        raise UsageError("--peak", f"is {shown(text)}", fix="give at most a day: 4x15m")
     return float(match[1]), seconds
 
 
@@ -149,18 +175,20 @@ def _service(path: Path | None, *, seconds: float | None, cv: float | None, limi
     if (path is None) == (seconds is None):
         problem = "and --service-seconds are both missing" if path is None else "and --service-seconds are both given"
         raise UsageError("--calibration", problem, fix="give one: what an engine does must be known")
-    if cv is not None and not 0 <= cv <= 100:
+    if cv is not None and not 0 <= cv <= _CV_MAX:
         raise UsageError("--service-cv", f"is {cv}", fix="give standard deviation over mean, 0 to 100")
     if path is not None:
         if limit is not None:
             raise UsageError("--limit", "goes with --service-seconds", fix="leave it out: the calibration says it")
         return _calibrated(path, cv=cv)
     assert seconds is not None
-    if not 0 < seconds <= _PER_SECONDS["d"]:
-        raise UsageError("--service-seconds", f"is {seconds}", fix="give seconds above 0, a day at most")
+    if not _SERVICE_SECONDS_MIN <= seconds <= _PER_SECONDS["d"]:
+        raise UsageError("--service-seconds", f"is {seconds}", fix="give seconds from 0.0001 to 86400, a day")
     if limit is None:
         raise UsageError("--limit", "is missing", fix="say how many an engine has in flight while a request takes that")
-    return Service(seconds=seconds, limit_requests=_count(limit, field="--limit") or 1, cv=_CV if cv is None else cv)
+    if not 1 <= limit <= _LIMIT_MAX:
+        raise UsageError("--limit", f"is {shown(limit)}", fix=f"give 1 to {_LIMIT_MAX}")
+    return Service(seconds=seconds, limit_requests=limit, cv=_CV if cv is None else cv)
 
 
 def _calibrated(path: Path, *, cv: float | None) -> Service:
@@ -170,8 +198,12 @@ def _calibrated(path: Path, *, cv: float | None) -> Service:
     except OSError as error:
         raise UsageError(field, f"{path}: {error.strerror}", fix="name a file of calibrate --write-json") from None
     found = read_calibration(text, field=field).recommended
-    if found is None or not found.service_seconds > 0:
+    if found is None:
         raise UsageError(field, f"{path} recommends nothing", fix="calibrate again, with more time or less load")
+    is_sane = _SERVICE_SECONDS_MIN <= found.service_seconds <= _PER_SECONDS["d"]
+    if not is_sane or not 1 <= found.limit_requests <= _LIMIT_MAX or not 0 <= found.service_cv <= _CV_MAX:
+        problem = f"{path} recommends {found.limit_requests} in flight at {found.service_seconds:g} s each"
+        raise UsageError(field, problem, fix="calibrate again: no engine does that")
     return Service(
         seconds=found.service_seconds,
         limit_requests=found.limit_requests,
@@ -180,16 +212,19 @@ def _calibrated(path: Path, *, cv: float | None) -> Service:
 
 
 def _count(value: int | None, *, field: str) -> int | None:
-    if value is not None and not 1 <= value <= 10_000:
-        raise UsageError(field, f"is {value}", fix="give 1 to 10000")
+    if value is not None and not 1 <= value <= _COUNT_MAX:
+        raise UsageError(field, f"is {shown(value)}", fix=f"give 1 to {_COUNT_MAX}")
     return value
 
 
 def _bytes(text: str, *, field: str) -> int:
     match = _BYTES.fullmatch(text.strip().lower())
-    if match is None:
-        raise UsageError(field, f"is {text!r}", fix="give bytes, or a number with KiB or MiB: 4000, 16KiB")
-    return round(float(match[1]) * _UNIT_BYTES[match[2]])
+    count = float(match[1]) * _UNIT_BYTES[match[2]] if match else math.inf
+    if count > _BYTES_MAX:
+        raise UsageError(
+            field, f"is {shown(text)}", fix="give bytes, or a number with KiB or MiB: 4000, 16KiB; 1 GiB at most"
+        )
+    return round(count)
 
 
 def _print(made: Plan) -> None:

@@ -29,6 +29,8 @@ PIECES: Final = 150
 """Of each part of the day in which the rates stay the same."""
 
 _LATE_SHARE: Final = 0.05
+_FORGOTTEN_DEVIATIONS: Final = 12.0
+_NEVER: Final = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +69,14 @@ def all_busy(places: int, erlangs: float) -> float:
         return 1.0
     if erlangs <= 0:
         return 0.0
-    # Erlang's first formula by its recursion, upside down: no factorial can overflow.
-    inverse = 1.0
-    for taken in range(1, places + 1):
+    # Erlang's first formula by its recursion, upside down: no factorial can overflow. What it begins with is forgotten
+    # over twelve deviations (to exp(-72)), so that a hundred million places take no longer than ten thousand.
+    begin = max(0, math.floor(erlangs - _FORGOTTEN_DEVIATIONS * math.sqrt(erlangs)))
+    inverse = 1 / (1 - begin / erlangs)
+    for taken in range(begin + 1, places + 1):
         inverse = 1 + inverse * taken / erlangs
+        if inverse > _NEVER:
+            return 0.0
     lost = 1 / inverse
     return lost / (1 - erlangs / places * (1 - lost))
 
