@@ -8,7 +8,7 @@ import pytest
 
 from forebay_producer.backlog import PartitionState
 from forebay_producer.exporter_figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
-from forebay_schemas.coordination import Capacity
+from forebay_schemas.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
 from forebay_schemas.tiers import TIERS, Tier
 
 
@@ -64,6 +64,9 @@ def pool(
         ([worker(4, 2.0), worker(8, 1.0, draining=True)], 2.0),
         ([worker(8, 1.0, draining=True)], 0.0),
         ([worker(0, 1.0)], 0.0),
+        # The most and the least that a worker can say.
+        ([worker(REQUESTS_MAX, SERVICE_SECONDS_MIN)], 1e9),
+        ([worker(1, SECONDS_MAX)], 1 / 604_800),
     ],
 )
 def test_the_rate_is_what_may_be_in_flight_by_what_a_request_takes(workers: list[Capacity], rate: float | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -10,6 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_schemas.coordination import (
+    BACKEND_CHARS_MAX,
+    PER_SECOND_MAX,
+    REQUESTS_MAX,
+    SECONDS_MAX,
+    SERVICE_SECONDS_MIN,
     Capacity,
     Notice,
     NoticeKind,
@@ -77,3 +83,81 @@ def test_fields_of_a_later_version_are_ignored() -> None:
 @given(st.binary() | st.binary().map(lambda noise: b'{"kind":"capacity"' + noise))
 def test_no_bytes_break_the_reader(value: bytes) -> None:
     decode_capacity(value)
+
+
+HUGE = 10**400 - 1
+SIZES = ("share_requests", "in_flight", "claim_requests")
+COUNTERS = ("dropped_total", "cuts_total", "incarnation", "sequence")
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        (SIZES, REQUESTS_MAX),
+        (("limit_requests",), float(REQUESTS_MAX)),
+        (COUNTERS, 2**53 - 1),
+        (("ended_per_second",), PER_SECOND_MAX),
+        (("service_seconds",), SERVICE_SECONDS_MIN),
+        (("service_seconds",), SECONDS_MAX),
+        (("fitted_seconds",), (0.0, SECONDS_MAX, 5e-324)),
+        (("wanted",), {Tier.LOW: REQUESTS_MAX}),
+        (("worker",), "w" * 200),
+        (("backend",), "b" * BACKEND_CHARS_MAX),
+    ],
+)
+def test_every_figure_within_its_bounds_is_heard(fields: tuple[str, ...], value: Any) -> None:
+    for field in fields:
+        capacity = decode_capacity(changed(**{field: value}))
+        assert capacity is not None
+        assert getattr(capacity, field) == value
+
+
+@pytest.mark.parametrize(
+    ("fields", "values"),
+    [
+        (SIZES, (REQUESTS_MAX + 1, HUGE, -1, -HUGE, 1.5)),
+        (("limit_requests",), (REQUESTS_MAX + 1, HUGE, -1e-9, None)),
+        (COUNTERS, (2**53, 2**64, HUGE, -1)),
+        (("ended_per_second",), (1e7, HUGE, -1.0)),
+        (("service_seconds",), (5e-324, 0.0, 1e-5, SECONDS_MAX + 1, 1e308, HUGE, -1)),
+        (("fitted_seconds",), ((0, 0, 1e308), (0, HUGE, 0), (-1, 0, 0), (0, 0), (None, 0, 0))),
+        (("wanted",), ({"high": HUGE}, {"high": REQUESTS_MAX + 1}, {"urgent": 1}, {"": 1})),
+        (("worker",), ("", "w" * 201, "a b", "a\n")),
+        (("backend",), ("", "b" * (BACKEND_CHARS_MAX + 1))),
+    ],
+)
+def test_a_capacity_with_a_figure_out_of_its_bounds_is_none(fields: tuple[str, ...], values: tuple[Any, ...]) -> None:
+    for field in fields:
+        for value in values:
+            assert decode_capacity(_changed_text(field, value)) is None, (field, value)
+
+
+def _changed_text(field: str, value: Any) -> bytes:
+    """As JSON with integers of any length, which msgspec does not write."""
+    return json.dumps(json.loads(encode_capacity(CAPACITY)) | {field: value}).encode()
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"NaN", b"Infinity"])
+@pytest.mark.parametrize("field", [b"limit_requests", b"ended_per_second", b"service_seconds"])
+def test_what_is_not_finite_is_no_figure(field: bytes, value: bytes) -> None:
+    assert decode_capacity(_changed_text(field.decode(), "?").replace(b'"?"', value)) is None
+
+
+NOTICE = Notice(kind=NoticeKind.LAST_COMMIT, worker="w1", topic="t", partition=3, offsets=[0, 2**63 - 1], committed=5)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("offsets", ([-1], [2**63], [HUGE], [0] * (REQUESTS_MAX + 1))),
+        ("partition", (-1, 2**31, HUGE)),
+        ("committed", (-1, 2**63, HUGE)),
+        ("worker", ("", "w" * 201)),
+        ("topic", ("", "t" * 250)),
+    ],
+)
+def test_a_notice_with_a_figure_out_of_its_bounds_is_none(field: str, values: tuple[Any, ...]) -> None:
+    assert decode_notice(encode_notice(NOTICE)) == NOTICE
+    for value in values:
+        text = json.dumps(json.loads(encode_notice(NOTICE)) | {field: value})
+        assert decode_notice(text.encode()) is None, value

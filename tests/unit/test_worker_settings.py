@@ -54,6 +54,7 @@ def test_urls_of_backends(url: str) -> None:
         ("http://engine/#top", "query or fragment"),
         ("http://engine/v1", "leave /v1 out"),
         ("http://engine/base/v1/", "leave /v1 out"),
+        ("http://engine/" + "a" * 2048, "is 2062 characters long"),
     ],
 )
 def test_what_is_no_backends_url_is_refused_with_the_fix(url: str, said: str) -> None:

@@ -26,8 +26,9 @@ from forebay_producer.exporter_figures import PoolFigures, figures_of
 from forebay_producer.exporter_reader import GONE_SECONDS, Brokers, PoolReader
 from forebay_producer.metrics import ExporterCollector
 from forebay_schemas.clock import Clock
-from forebay_schemas.errors import BrokerUnreachableError, ForebayError, UsageError
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError
 from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.listening import cannot_listen
 from forebay_schemas.topics import Pool
 
 REFRESH_SECONDS: Final = 3.0
@@ -36,6 +37,9 @@ LISTEN_SECONDS: Final = 3.0
 
 STALE_SECONDS: Final = 60.0
 """Figures that are older are no longer told: an autoscaler must not go by them."""
+
+OLD_SECONDS: Final = 30.0
+"""A pool whose last reading is older is not up, whatever came of that: the thread that reads has ended, or is stuck."""
 
 STUCK_SECONDS: Final = 120.0
 """Of the reading thread, from where /livez says so: a broker that is away costs each pool ten seconds at most."""
@@ -69,6 +73,7 @@ class Exporter:
         self._readers = [PoolReader(self._brokers, pool=pool) for pool in pools]
         self._states = {pool.name: PoolState(trouble="not read yet") for pool in pools}
         self._heartbeat = clock.monotonic()
+        self._has_told_of_failure = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="exporter", daemon=True)
 
@@ -87,7 +92,8 @@ class Exporter:
 
     def states(self) -> Mapping[str, PoolState]:
         """Each pool by its name, as it was read last. From any thread."""
-        return self._states.copy()
+        now = self._clock.monotonic()
+        return {name: _as_of(state, now) for name, state in self._states.copy().items()}
 
     def not_alive(self) -> list[str]:
         """What is wrong with this process. From any thread."""
@@ -104,7 +110,16 @@ class Exporter:
             self._refresh()
             again_at = self._clock.monotonic() + REFRESH_SECONDS
             while self._clock.monotonic() < again_at and not self._stopping.is_set():
-                self._brokers.followed.poll(_POLL_SECONDS)
+                self._listen()
+
+    def _listen(self) -> None:
+        try:
+            self._brokers.followed.poll(_POLL_SECONDS)
+        except Exception as error:  # whatever it was, the next record is another one
+            if not self._has_told_of_failure:
+                self._has_told_of_failure = True
+                log.error("listening failed; going on", error=str(error), exc_info=error)
+            self._stopping.wait(_POLL_SECONDS)
 
     def _refresh(self) -> None:
         unreachable: str | None = None
@@ -119,9 +134,9 @@ class Exporter:
 
     def _read(self, reader: PoolReader) -> str | None:
         """Reads a pool. Returns what is wrong with the brokers if they cannot be reached."""
-        pool = reader.pool
+        pool, before = reader.pool, self._states[reader.pool.name]
         try:
-            tiers, dead_lettered = reader.read()
+            state = self._state(reader, before)
         except BrokerUnreachableError as error:
             self._failed(pool, str(error))
             return str(error)
@@ -132,26 +147,26 @@ class Exporter:
             log.error("reading failed", pool=pool.name, error=str(error), exc_info=error)
             self._failed(pool, f"reading failed: {error!r}")
             return None
-        followed = self._brokers.followed
-        listened_seconds = followed.listened_seconds(pool)
-        if listened_seconds < LISTEN_SECONDS:
-            self._states[pool.name] = replace(self._states[pool.name], trouble="listening for the workers")
-            return None
-        before = self._states[pool.name]
-        self._states[pool.name] = PoolState(
-            trouble=None,
-            figures=figures_of(
-                tiers,
-                dead_lettered=dead_lettered,
-                workers=followed.workers(pool),
-                heard_all=listened_seconds >= GONE_SECONDS,
-                before=before.figures,
-            ),
-            read_at=self._clock.monotonic(),
-        )
-        if before.trouble is not None:
+        self._states[pool.name] = state
+        if before.trouble is not None and state.trouble is None:
             log.info("pool is read", pool=pool.name)
         return None
+
+    def _state(self, reader: PoolReader, before: PoolState) -> PoolState:
+        """How the pool stands now; raises what `PoolReader.read` does."""
+        pool, followed = reader.pool, self._brokers.followed
+        tiers, dead_lettered = reader.read()
+        listened_seconds = followed.listened_seconds(pool)
+        if listened_seconds < LISTEN_SECONDS:
+            return replace(before, trouble="listening for the workers")
+        figures = figures_of(
+            tiers,
+            dead_lettered=dead_lettered,
+            workers=followed.workers(pool),
+            heard_all=listened_seconds >= GONE_SECONDS,
+            before=before.figures,
+        )
+        return PoolState(trouble=None, figures=figures, read_at=self._clock.monotonic())
 
     def _failed(self, pool: Pool, trouble: str) -> None:
         before = self._states[pool.name]
@@ -161,11 +176,20 @@ class Exporter:
         self._brokers.followed.start_over(pool)
 
 
+def _as_of(state: PoolState, now: float) -> PoolState:
+    """The state, with what is wrong with a reading of then now."""
+    if state.trouble is None and state.read_at is not None and now - state.read_at > OLD_SECONDS:
+        return replace(
+            state, trouble=f"was last read {now - state.read_at:.0f} s ago; the reading has ended or is stuck"
+        )
+    return state
+
+
 class ExporterServer:
     """/metrics, /livez and /readyz of an exporter, each request on a thread of its own. Must be stopped."""
 
     def __init__(self, exporter: Exporter, *, clock: Clock, host: str, port: int) -> None:
-        """Listens. Raises ``UsageError`` when it cannot."""
+        """Listens. Raises ``UsageError``, which names the host or the port, when it cannot."""
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -178,12 +202,8 @@ class ExporterServer:
         }
         try:
             self._server = _Server((host, port), _handler(pages))
-        except OSError as error:
-            raise UsageError(
-                "FOREBAY_EXPORTER_PORT",
-                f"cannot listen on {host}:{port} ({error.strerror})",
-                fix="give a free port, or 0 to pick one",
-            ) from None
+        except (OSError, UnicodeError) as error:
+            raise cannot_listen(error, host=host, port=port, setting="FOREBAY_EXPORTER") from None
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, name="exporter-http", daemon=True)
 
@@ -209,7 +229,11 @@ def _handler(pages: Mapping[str, Callable[[], tuple[int, str, bytes]]]) -> type[
 
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
-            code, content_type, body = page() if page is not None else (404, _TEXT, b"not found\n")
+            try:
+                code, content_type, body = page() if page is not None else (404, _TEXT, b"not found\n")
+            except Exception as error:  # an answer says more than a closed connection
+                log.error("page failed", page=self.path, error=str(error), exc_info=error)
+                code, content_type, body = 500, _TEXT, f"{error!r}\n".encode()
             self.send_response(code)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))

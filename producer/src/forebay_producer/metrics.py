@@ -50,7 +50,7 @@ EXPORTER_METRICS: Final = (
     gauge("forebay_workers", "Workers that were heard within 15 s"),
     gauge("forebay_pool_limit_requests", "How many requests they may have in flight, all together"),
     gauge("forebay_pool_rate", "Requests a second that they can serve at their limits; none before the first answer"),
-    gauge("forebay_exporter_up", "1 while the pool can be read"),
+    gauge("forebay_exporter_up", "1 while the pool can be read, and was within 30 s"),
     gauge("forebay_exporter_age_seconds", "Age of the last reading; none before the first"),
 )
 

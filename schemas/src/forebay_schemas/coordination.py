@@ -26,6 +26,23 @@ GONE_SECONDS = 15.0
 """A worker whose capacity was not heard for so long is gone, and its share is the others'."""
 
 
+REQUESTS_MAX = 100_000
+"""As many as any limit may be (`FOREBAY_LIMIT_MAX`); of what waits no more is said either."""
+
+SERVICE_SECONDS_MIN = 1e-4
+SECONDS_MAX = 604_800.0
+"""A week. What is said of durations lies between; that of a request above the first."""
+
+PER_SECOND_MAX = 1e6
+BACKEND_CHARS_MAX = 2048
+
+_Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,200}\Z")]
+_Topic = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Offsets = Annotated[list[_Offset], msgspec.Meta(max_length=REQUESTS_MAX)]
+
+
 class NoticeKind(StrEnum):
     """What became of the offsets."""
 
@@ -53,16 +70,20 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: NoticeKind
-    worker: str
-    topic: str
-    partition: int
-    offsets: list[int] = []
-    committed: int | None = None
+    worker: _Id
+    topic: _Topic
+    partition: _Partition
+    offsets: _Offsets = []
+    committed: _Offset | None = None
     metadata: str | None = None
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
+_Requests = Annotated[int, msgspec.Meta(ge=0, le=REQUESTS_MAX)]
+_Limit = Annotated[float, msgspec.Meta(ge=0, le=REQUESTS_MAX)]
+_Counter = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+_PerSecond = Annotated[float, msgspec.Meta(ge=0, le=PER_SECOND_MAX)]
+_ServiceSeconds = Annotated[float, msgspec.Meta(ge=SERVICE_SECONDS_MIN, le=SECONDS_MAX)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,24 +99,24 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     ``fitted_seconds``: what it has learnt that a step of the engine takes, a sequence in it, and a prompt token in it;
     None before the first answer.
     ``incarnation``: epoch milliseconds of its process's start, so that two processes of one id are two. ``sequence``
-    counts that process's records up.
+    counts that process's records up. A record of which any figure is out of its bounds is none.
     """
 
-    worker: str
-    backend: str
-    limit_requests: _Amount
-    share_requests: _Count
-    in_flight: _Count
-    wanted: dict[Tier, _Count]
-    ended_per_second: _Amount
-    service_seconds: _Amount | None
+    worker: _Id
+    backend: Annotated[str, msgspec.Meta(min_length=1, max_length=BACKEND_CHARS_MAX)]
+    limit_requests: _Limit
+    share_requests: _Requests
+    in_flight: _Requests
+    wanted: dict[Tier, _Requests]
+    ended_per_second: _PerSecond
+    service_seconds: _ServiceSeconds | None
     draining: bool
-    claim_requests: _Count = 0
-    dropped_total: _Count = 0
-    cuts_total: _Count = 0
-    fitted_seconds: tuple[_Amount, _Amount, _Amount] | None = None
-    incarnation: _Count = 0
-    sequence: _Count = 0
+    claim_requests: _Requests = 0
+    dropped_total: _Counter = 0
+    cuts_total: _Counter = 0
+    fitted_seconds: tuple[_Seconds, _Seconds, _Seconds] | None = None
+    incarnation: _Counter = 0
+    sequence: _Counter = 0
     kind: Literal["capacity"] = "capacity"
 
 
@@ -128,7 +149,8 @@ def encode_capacity(capacity: Capacity) -> bytes:
 
 
 def decode_capacity(value: bytes | None) -> Capacity | None:
-    """The capacity in a record of the coordination topic; None for the other records there."""
+    """The capacity in a record of the coordination topic; None for the other records there, and for one with a figure
+    that no worker says."""
     if value is None or b'"capacity"' not in value:
         return None
     try:

@@ -57,6 +57,8 @@ def make_sharing(settings: WorkerSettings, *, started_ms: int) -> Sharing:
         minimum=_minimum(settings),
         reserve_share=settings.high_reserve_share,
         incarnation=started_ms,
+        limit_min=min(settings.limit_min, settings.limit_max),
+        limit_max=settings.limit_max,
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from forebay_schemas.errors import UsageError
+from forebay_schemas.listening import cannot_listen
 
 Check = Callable[[], list[str]]
 
@@ -29,8 +29,8 @@ class OpsServer:
     async def start(self, *, host: str, port: int) -> int:
         """Listens; returns the port. Raises ``UsageError`` when it cannot."""
         app = web.Application()
-        app.router.add_get("/livez", lambda _: _checked(self._not_alive()))
-        app.router.add_get("/readyz", lambda _: _checked(self._not_ready()))
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/status", self._get_status)
         self._runner = web.AppRunner(app, access_log=None)
@@ -38,19 +38,21 @@ class OpsServer:
         site = web.TCPSite(self._runner, host, port)
         try:
             await site.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             await self._runner.cleanup()
-            raise UsageError(
-                "FOREBAY_OPS_PORT",
-                f"cannot listen on {host}:{port} ({error.strerror})",
-                fix="give a free port, or 0 to pick one",
-            ) from None
+            raise cannot_listen(error, host=host, port=port, setting="FOREBAY_OPS") from None
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
         """Closes the port."""
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _livez(self, _request: web.Request) -> web.Response:
+        return _checked(self._not_alive())
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        return _checked(self._not_ready())
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -59,7 +61,7 @@ class OpsServer:
         return web.Response(body=msgspec.json.encode(self._status()), content_type="application/json")
 
 
-async def _checked(problems: list[str]) -> web.Response:
+def _checked(problems: list[str]) -> web.Response:
     if problems:
         return web.Response(status=503, text="\n".join(problems) + "\n")
     return web.Response(text="ok\n")

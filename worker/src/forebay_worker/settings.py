@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from forebay_schemas.coordination import BACKEND_CHARS_MAX
 from forebay_schemas.errors import UsageError
 from forebay_schemas.properties import from_file
 from forebay_schemas.settings import CommonSettings, load_settings
@@ -219,6 +220,10 @@ def _check_url(variable: str, url: str) -> SplitResult:
 
 
 def _check_backend_url(url: str) -> None:
+    if len(url) > BACKEND_CHARS_MAX:
+        raise UsageError(
+            "FOREBAY_BACKEND_URL", f"is {len(url)} characters long", fix=f"give {BACKEND_CHARS_MAX} at most"
+        )
     parts = _check_url("FOREBAY_BACKEND_URL", url)
     if "?" in url or "#" in url:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} has a query or fragment", fix="leave that out")

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from forebay_schemas.coordination import CAPACITY_SECONDS, GONE_SECONDS, Capacity
 from forebay_schemas.tiers import TIERS, Tier
 from forebay_worker.pacing.allocation import Wanted, allocate
@@ -38,6 +40,14 @@ TURN_SECONDS = 5.0
 
 HIGH_SEEN_SECONDS = 60.0
 """How long after the last high request slots are kept free for the next, as within a worker (`tier_shares`)."""
+
+
+LIMIT_MAX_TIMES = 8
+"""So many times this worker's own highest limit is the most that is believed of another one's figures. All of them must
+believe the same, or they would come to different holds: so it is more than a rollout raises the limit by."""
+
+TWIN_TURNS = 2
+"""One record of the same id from another process may be the last of the one that was there before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,8 @@ class Sharing:
     """One worker's view. Call `hear` for each capacity record in the topic's order, this worker's own ones too, and
     `step` many times a second; send what it returns.
 
-    ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`.
+    ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`. ``limit_min`` and
+    ``limit_max``: between them is the backend's limit, by this worker's settings.
     """
 
     def __init__(
@@ -101,6 +112,8 @@ class Sharing:
         minimum: Mapping[Tier, float],
         reserve_share: float,
         incarnation: int,
+        limit_min: int,
+        limit_max: int,
     ) -> None:
         self.share_requests = 0
         self.heard_own_at = float("-inf")
@@ -109,6 +122,9 @@ class Sharing:
         self._minimum = minimum
         self._reserve_share = reserve_share
         self._own_key = (worker, incarnation)
+        self._limit_min, self._limit_max = limit_min, limit_max
+        self._twin_turns = 0
+        self._is_own_last = False
         self._sequence = 0
         self._members: dict[_Key, _Member] = {}
         self._sent: deque[_Sent] = deque()
@@ -136,6 +152,11 @@ class Sharing:
         """What each worker on the backend said last, this one included once it has read itself."""
         return [member.capacity for _, member in sorted(self._members.items())]
 
+    @property
+    def has_twin(self) -> bool:
+        """Whether another process of this worker's id speaks in turn with it."""
+        return self._twin_turns >= TWIN_TURNS
+
     def hear(self, capacity: Capacity, *, now: float, age_seconds: float) -> float | None:
         """A record that was read; a broker took it ``age_seconds`` ago. Returns the limit to which the backend made its
         worker cut, if that is news.
@@ -149,6 +170,8 @@ class Sharing:
         before = self._members.get(key)
         if before is not None and capacity.sequence <= before.capacity.sequence:
             return None  # written a second time by a producer that could not know
+        self._look_for_twin(key, capacity)
+        capacity = _at_most(capacity, LIMIT_MAX_TIMES * self._limit_max)
         self._forget_gone(at)
         others = self._members_but(key)
         share = max(capacity.share_requests, min(capacity.claim_requests, _room(capacity.limit_requests, others)))
@@ -161,7 +184,17 @@ class Sharing:
         if before is None:
             return None
         self._others_dropped += max(0, capacity.dropped_total - before.capacity.dropped_total)
-        return capacity.limit_requests if capacity.cuts_total > before.capacity.cuts_total else None
+        return self._bounded(capacity.limit_requests) if capacity.cuts_total > before.capacity.cuts_total else None
+
+    def _look_for_twin(self, key: _Key, capacity: Capacity) -> None:
+        if key == self._own_key:
+            self._is_own_last = True
+        elif capacity.worker == self._own_key[0] and not capacity.draining and self._is_own_last:
+            self._is_own_last = False
+            self._twin_turns += 1
+
+    def _bounded(self, limit_requests: float) -> float:
+        return min(max(limit_requests, float(self._limit_min)), float(self._limit_max))
 
     def _heard_own(self, capacity: Capacity, share: int, now: float) -> None:
         while self._sent and self._sent[0].sequence < capacity.sequence:
@@ -218,11 +251,13 @@ class Sharing:
 
     def common_limit(self, own: Own, now_ms: int) -> float:
         """The backend's limit as all workers find it: the mean of theirs, each counted by what it has in flight, since
-        who has much in flight knows most; a worker that has just started knows nothing yet."""
+        who has much in flight knows most; a worker that has just started knows nothing yet. Each is taken within this
+        worker's own bounds, and counts for no more than a whole limit."""
         found = [(self._own_key[1], own.in_flight, own.limit_requests)]
         for member in self._members_but(self._own_key):
             said = member.capacity
-            found.append((said.incarnation, said.in_flight, said.limit_requests))
+            limit = self._bounded(said.limit_requests)
+            found.append((said.incarnation, min(said.in_flight, int(max(limit, own.limit_requests))), limit))
         old = [each for each in found if each[1] and now_ms - each[0] >= LEARNT_SECONDS * 1000]
         counted = old or [each for each in found if each[1]] or [(since, 1, limit) for since, _, limit in found]
         return sum(weight * limit for _, weight, limit in counted) / sum(weight for _, weight, _ in counted)
@@ -326,6 +361,16 @@ def _room(limit_requests: float, others: list[_Member]) -> int:
     """What the others leave. Where limits differ, of the highest: nobody is left without for knowing less."""
     limit = max([limit_requests, *(other.capacity.limit_requests for other in others)])
     return int(limit) - sum(other.hold_requests for other in others)
+
+
+def _at_most(capacity: Capacity, requests: int) -> Capacity:
+    return msgspec.structs.replace(
+        capacity,
+        limit_requests=min(capacity.limit_requests, float(requests)),
+        share_requests=min(capacity.share_requests, requests),
+        claim_requests=min(capacity.claim_requests, requests),
+        in_flight=min(capacity.in_flight, requests),
+    )
 
 
 def _is_short(member: _Member) -> bool:
