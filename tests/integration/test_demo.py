@@ -20,6 +20,7 @@ import pytest
 from forebay_sandbox.engine_process import call
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_sandbox.process import processes_of
+from harness.waiting import wait_until
 
 COMMAND = Path(sys.executable).parent / "forebay-sandbox"
 TOKEN_OPTION = "-Dforebay.sandbox.run="
@@ -145,6 +146,7 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     before = {process.pid for process in processes_of(run["token"])}
     assert len(before) == 4  # an engine, two workers, an exporter
     assert call(run["status"]["engine_url"], "GET", "/v1/models")[0] == 200
+    assert listening(run["token"]) == {"127.0.0.1"}
 
     again = sandbox("up", env=env, cwd=stack_folder)
     assert again.returncode == 0, again.stderr
@@ -169,6 +171,34 @@ def test_the_stack_stays_until_it_is_taken_down(kafka: KafkaAccess, stack_folder
     assert down.returncode == 0, down.stderr
     assert processes_of(now["token"]) == []
     assert "was not running" in sandbox("down", env=env, cwd=stack_folder).stderr
+
+
+def listening(token: str) -> set[str]:
+    """The addresses at which the processes with this token are to be reached."""
+    sockets = [each for process in processes_of(token) for each in process.net_connections("tcp")]
+    return {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.long
+def test_one_more_worker_as_the_stack_says_shares_the_engine(kafka: KafkaAccess, stack_folder: Path) -> None:
+    env = environment(kafka, FOREBAY_POOL="stack-with-one-more")
+    up = sandbox("up", env=env, cwd=stack_folder)
+    assert up.returncode == 0, up.stderr
+    [command] = [line.strip() for line in up.stdout.splitlines() if "forebay-worker run" in line]
+    [export] = [line.strip() for line in up.stdout.splitlines() if line.strip().startswith("export ")]
+    run = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())
+    typed = f"{export}; {command.replace('forebay-worker', 'exec forebay-worker')}"
+    worker = subprocess.Popen(["bash", "-c", typed], env=env)
+    try:
+        wait_until("three share it", lambda: len(sharing(run["status"]["worker_urls"][0])) == 3)
+    finally:
+        worker.terminate()
+        assert worker.wait(60) == 0
+
+
+def sharing(worker_url: str) -> list[object]:
+    """The workers that a worker knows to share its backend."""
+    return list(json.loads(call(worker_url, "GET", "/status")[1])["sharing"]["workers"])
 
 
 def test_an_incident_leaves_dead_letters_of_three_causes_and_an_engine_that_is_broken_until_mended(

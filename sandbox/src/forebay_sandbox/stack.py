@@ -34,7 +34,7 @@ TOKEN_SECONDS_TARGET: Final = 0.008
 """The engine's clients are promised some hundred tokens a second."""
 
 LIMIT_START: Final = 8
-"""Per worker: what an engine so small takes without harm. The workers find the rest."""
+"""What an engine so small takes without harm. The workers find the rest."""
 
 _READY_SECONDS_MAX = 60.0
 _LOG_LINES = 15
@@ -100,17 +100,12 @@ class Launcher:
         Raises ``ForebayError``; what was started by then is left to the caller, who holds the token.
         """
         started = tuple(self._engine(name) for name in engines)
-        backend = {
-            "FOREBAY_BACKEND_URL": started[0].url,
-            "FOREBAY_TPOT_TARGET_SECONDS": str(TOKEN_SECONDS_TARGET),
-            "FOREBAY_LIMIT_START": str(LIMIT_START),
-        }
-        return self._start(kafka=kafka, pool=pool, engines=started, backend=backend)
+        return self._start(kafka=kafka, pool=pool, engines=started, backend=backend_settings(started[0].url))
 
     def start_exporter(self, *, kafka: KafkaAccess, pool: str) -> Part:
         """Start `forebay exporter` for the pool, whose topics are there, and wait until it is ready. As `start`."""
         port = free_port()
-        command = [_command("forebay"), "exporter", f"--pool={pool}", f"--port={port}"]
+        command = [_command("forebay"), "exporter", f"--pool={pool}", f"--host={HOST}", f"--port={port}"]
         env = client_environment(kafka, pool=pool)
         exporter = self._spawn("exporter", command, port=port, ready_path="/readyz", env=env)
         _wait_until((exporter,), Part.ready)
@@ -174,6 +169,15 @@ class Launcher:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_READY_SECONDS_MAX, check=False)
         if done.returncode != 0:
             raise StackStartError(f"forebay topics create ended with {done.returncode}:\n{done.stderr.strip()}")
+
+
+def backend_settings(engine_url: str) -> dict[str, str]:
+    """What the stack's workers are told of their engine, as variables; whoever joins them is to be told the same."""
+    return {
+        "FOREBAY_BACKEND_URL": engine_url,
+        "FOREBAY_TPOT_TARGET_SECONDS": str(TOKEN_SECONDS_TARGET),
+        "FOREBAY_LIMIT_START": str(LIMIT_START),
+    }
 
 
 def client_environment(kafka: KafkaAccess, *, pool: str) -> dict[str, str]:

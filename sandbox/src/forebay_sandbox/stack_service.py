@@ -21,8 +21,9 @@ from forebay_sandbox.errors import SandboxError
 from forebay_sandbox.files import locked, write_atomically
 from forebay_sandbox.kafka import port_is_free
 from forebay_sandbox.kafka_access import KafkaAccess, kafka_from_environment
+from forebay_sandbox.kafka_spec import HOST
 from forebay_sandbox.process import end_all, new_token, processes_of
-from forebay_sandbox.stack import MODEL, Launcher
+from forebay_sandbox.stack import MODEL, Launcher, backend_settings
 from forebay_schemas.kafka import KafkaConnection
 
 DEFAULT_FOLDER: Final = Path(".sandbox/stack")
@@ -135,6 +136,8 @@ def next_steps(status: StackStatus) -> str:
     pool = "" if status.pool == _DEFAULT_POOL else f" FOREBAY_POOL={status.pool}"
     workers = " ".join(f"{url}/status" for url in status.worker_urls)
     metrics = " ".join(f"{url}/metrics" for url in (*status.worker_urls, status.exporter_url))
+    worker = backend_settings(status.engine_url) | {"FOREBAY_OPS_HOST": HOST}
+    settings = " ".join(f"{name}={value}" for name, value in worker.items())
     return f"""\
 engine {status.engine_url}   workers {workers}
 metrics {metrics}
@@ -143,6 +146,8 @@ Try:
   echo '{body}' | forebay submit - --tier high --wait
   forebay results
   forebay backlog
+One more worker, told the same as those two, until Ctrl-C:
+  {settings} forebay-worker run --ops-port 0
 Stop it with: make down"""
 
 
