@@ -128,6 +128,14 @@ WRONG = {
         ["--set", "pools.chat.name=secret,pools.secret.replicas=1"],
         ["pools.chat", "pools.secret", "both the pool secret"],
     ),
+    "one cluster for the exporter of pools on two": (
+        ["--set", "pools.a.replicas=1,pools.b.kafka.bootstrapServers=k2:9092,exporter.kafka.bootstrapServers=k3:9092"],
+        ["exporter.kafka.bootstrapServers", "kafka:9092; k2:9092"],
+    ),
+    "one cluster for the topics of pools on two": (
+        ["--set", "pools.a.replicas=1,pools.b.kafka.bootstrapServers=k2:9092,topics.kafka.bootstrapServers=k3:9092"],
+        ["topics.kafka.bootstrapServers", "kafka:9092; k2:9092"],
+    ),
     "an alert that there is not": (
         ["--set", "prometheusRule.disabled.ForebayNoSuch=true"],
         ["prometheusRule.disabled.ForebayNoSuch is no alert", "ForebayGpuSick"],

@@ -147,6 +147,20 @@ The pool of a job or the gateway, as JSON: (list $ "jobs.x" "qwen"); it may be l
 {{- end -}}
 
 {{/*
+Refuses brokers given to what serves all pools, where pools are on several clusters: (list $ "topics" .Values.topics.kafka).
+*/}}
+{{- define "forebay.checkServers" -}}
+{{- $root := index . 0 -}}
+{{- $servers := list -}}
+{{- range $key, $pool := include "forebay.pools" $root | fromJson -}}
+{{- $servers = append $servers (default $root.Values.kafka.bootstrapServers $pool.kafka.bootstrapServers) -}}
+{{- end -}}
+{{- if and (index . 2).bootstrapServers (gt (len (uniq $servers)) 1) -}}
+{{- fail (printf "%s.kafka.bootstrapServers is given, but pools are on several clusters (%s): leave it out, each pool's own is taken" (index . 1) (uniq $servers | join "; ")) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 The exporters as JSON, component -> its kafka and the pools it tells of. One reads one cluster, as one user; so there is
 one for each kafka that pools have: `exporter` for the chart's own, else `exporter-` and the first of its pools. Where all
 pools have the same, it is `exporter`.
@@ -154,6 +168,7 @@ pools have the same, it is `exporter`.
 {{- define "forebay.exporters" -}}
 {{- $root := . -}}
 {{- $own := .Values.exporter.kafka -}}
+{{- include "forebay.checkServers" (list $root "exporter" $own) -}}
 {{- $groups := dict -}}
 {{- range $key, $pool := include "forebay.pools" . | fromJson -}}
 {{- $kafka := include "forebay.kafka" (list $root (printf "exporter, for pools.%s" $key) $pool.kafka $own) -}}
