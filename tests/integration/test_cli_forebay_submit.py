@@ -6,12 +6,16 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from forebay_producer import cli_submit
+from forebay_producer.cli import app
 from forebay_schemas.reasons import Status
 from forebay_schemas.tiers import Tier
 from forebay_schemas.topics import REQUEST_BYTES_MAX
@@ -171,6 +175,25 @@ def test_wait_gives_up_when_told_to(producer_pool: ProducerPool) -> None:
     assert (done.code, done.out) == (1, "")
     assert "forebay results --id a\n" in done.err
     assert "1 accepted, 0 completed, 1 without outcome" in done.err
+
+
+def test_wait_ends_when_the_deadlines_have_passed(
+    producer_pool: ProducerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a request that was done before: the worker skips it, and writes no other outcome."""
+    monkeypatch.setattr(cli_submit, "LATE_SECONDS", 1.0)
+    write_results(producer_pool, result_of("done-before", status=Status.COMPLETED))
+    file = tmp_path / "requests.jsonl"
+    file.write_bytes(lines(envelope(request_id="done-before", ttl_ms=200), envelope(request_id="b", ttl_ms=300)))
+    words = ["--bootstrap-servers", producer_pool.kafka.bootstrap_servers, "--pool", producer_pool.name]
+    begun = time.monotonic()
+    done = CliRunner().invoke(app, ["submit", str(file), "--wait", *words])
+    assert 1.3 <= time.monotonic() - begun < 30
+    assert done.exit_code == 1, done.output
+    for one in ("done-before", "b"):
+        assert f"{one}: no outcome came within its deadline" in done.stderr
+        assert f"was it submitted before? forebay results --id {one}\n" in done.stderr
+    assert "2 accepted, 0 completed, 2 without outcome" in done.stderr
 
 
 def test_ctrl_c_says_what_was_accepted(producer_pool: ProducerPool) -> None:

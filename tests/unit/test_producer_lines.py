@@ -15,8 +15,9 @@ import pytest
 from forebay_producer.cli_values import duration_seconds, point_in_time_ms
 from forebay_producer.errors import RecordTooLargeError
 from forebay_producer.line_source import LINE_BYTES_MAX, Line, LineSource
-from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank
+from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_schemas.errors import UsageError
+from forebay_schemas.tiers import TTL_MS_MAX, Tier
 
 NOTHING = LineDefaults(ttl_ms=None, biz_type=None)
 
@@ -203,3 +204,18 @@ def test_a_number_alone_is_no_point_in_time(text: str) -> None:
 def test_a_point_in_time_before_1970_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--until: is '.*', which is before 1970; give"):
         point_in_time_ms(text, field="--until", now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "ttl_ms"),
+    [
+        ({}, 5_000),  # high's default
+        ({"ttl_ms": 200}, 200),
+        ({"ttl_ms": 200, "expire_at": 1_700_000_009_000}, 200),
+        ({"expire_at": 1_700_000_009_000}, 9_000),
+        ({"expire_at": 1_700_000_009_000, "sent_at": 1_700_000_002_000}, 7_000),
+        ({"expire_at": 1_900_000_000_000}, TTL_MS_MAX),
+    ],
+)
+def test_the_time_to_a_line_s_deadline_is_what_workers_count(fields: dict[str, Any], ttl_ms: int) -> None:
+    assert ttl_ms_of(fields, tier=Tier.HIGH, enqueued_at=1_700_000_000_000) == ttl_ms

@@ -20,15 +20,18 @@ from forebay_producer.line_source import Line, LineSource
 from forebay_producer.result_rows import ResultRows
 from forebay_producer.results_reader import ResultsReader
 from forebay_producer.sender import Submitted
-from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank
+from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import Tier
+from forebay_schemas.tiers import TIERS, Tier
 
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 0.2
+LATE_SECONDS: Final = 10.0
+"""After its deadline a request's outcome, expired at the latest, is on its way."""
+_LATE_SHOWN: Final = 10
 
 _WIDTHS: Final = {"request_id": 36, "topic": 40, "partition": 9, "offset": 12}
 
@@ -57,7 +60,8 @@ def submit(
         bool, typer.Option("--wait", help="Print the outcomes as they come, not what was accepted.")
     ] = False,
     wait_timeout: Annotated[
-        str | None, typer.Option(help="With --wait: how long after the last line. [default: for ever]")
+        str | None,
+        typer.Option(help="With --wait: how long after the last line. [default: until the deadlines, and 10 s]"),
     ] = None,
 ) -> None:
     """Submit requests, one a line. Prints where each one lies; reports bad lines and goes on with the others.
@@ -120,7 +124,10 @@ class _Job:
         self._progress = Progress(live=sys.stderr.isatty() and not sys.stdout.isatty())
         self._started_at = time.monotonic()
         self._accepted = self._refused = self._completed = self._ended_otherwise = self._last_line = 0
-        self._open: set[str] = set()
+        self._tiers = {session.pool.requests(tier): tier for tier in TIERS}
+        # By id: when its outcome should have come, on the monotonic clock.
+        self._open: dict[str, float] = {}
+        self._late: set[str] = set()
 
     def send_all(self, interruption: Interruption) -> None:
         """Sends every line. Raises what makes it pointless to go on."""
@@ -133,10 +140,13 @@ class _Job:
             self._progress.show(self._so_far())
 
     def wait_for_all(self, interruption: Interruption, *, patience_seconds: float | None) -> None:
-        """Prints outcomes until there is one for every accepted request, or patience is at its end."""
+        """Prints outcomes until there is one for every accepted request, or patience ends. Where none is given,
+        that is when the last deadline has passed: of a request that was done before no other outcome comes."""
         give_up_at = None if patience_seconds is None else time.monotonic() + patience_seconds
-        while self._open and not interruption.came:
-            if give_up_at is not None and time.monotonic() > give_up_at:
+        while len(self._late) < len(self._open) and not interruption.came:
+            if give_up_at is None:
+                self._tell_late(time.monotonic())
+            elif time.monotonic() > give_up_at:
                 return
             self._read_results(timeout_seconds=_WAIT_SECONDS)
             self._progress.show(self._so_far())
@@ -145,8 +155,10 @@ class _Job:
         """The last lines on stderr."""
         self._progress.stop()
         sys.stdout.flush()
-        if self._open:
-            say(f"{SENT_BEFORE_HINT} {min(self._open)}")
+        if len(self._late) > _LATE_SHOWN:
+            say(f"no outcome came within their deadlines for {len(self._late):,} requests")
+        if waiting := self._open.keys() - self._late:
+            say(f"{SENT_BEFORE_HINT} {min(waiting)}")
         say(f"submit: {self._so_far()}, up to line {self._last_line}")
 
     def exit_code(self) -> ExitCode:
@@ -172,13 +184,28 @@ class _Job:
                 if isinstance(outcome, BrokerUnreachableError | TopicMissingError):
                     pointless = outcome
         if self._reader is not None:
-            self._open.update(submitted.request_id for submitted in accepted)
+            now = time.monotonic()
+            for (_, fields), submitted in zip(sendable, outcomes, strict=True):
+                if isinstance(submitted, Submitted):
+                    tier = self._tiers[submitted.topic]
+                    ttl_ms = ttl_ms_of(fields, tier=tier, enqueued_at=submitted.enqueued_at)
+                    at = now + ttl_ms / 1000 + LATE_SECONDS
+                    self._open[submitted.request_id] = max(at, self._open.get(submitted.request_id, at))
         else:
             for submitted in accepted:
                 self._print(submitted)
             self._rows.flush()
         if pointless is not None:
             raise pointless
+
+    def _tell_late(self, now: float) -> None:
+        for request_id in [one for one, at in self._open.items() if at <= now and one not in self._late]:
+            self._late.add(request_id)
+            if len(self._late) <= _LATE_SHOWN:
+                say(
+                    f"{request_id}: no outcome came within its deadline; does a worker run? was it submitted before? "
+                    f"forebay results --id {request_id}"
+                )
 
     def _print(self, submitted: Submitted) -> None:
         self._rows.add(
@@ -200,7 +227,8 @@ class _Job:
         for result, _ in self._reader.read(timeout_seconds=timeout_seconds):
             # What came of a replay is another outcome than that of what was submitted here.
             if result.request_id in self._open and result.replay_count == 0:
-                self._open.remove(result.request_id)
+                del self._open[result.request_id]
+                self._late.discard(result.request_id)
                 if result.status is Status.COMPLETED:
                     self._completed += 1
                 else:

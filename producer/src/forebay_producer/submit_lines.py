@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 from forebay_producer.errors import RecordTooLargeError
 from forebay_producer.line_source import LINE_BYTES_MAX, Line
 from forebay_schemas.envelope_problems import explain
+from forebay_schemas.tiers import DEFAULT_TTL_MS, TTL_MS_MAX, Tier
 from forebay_schemas.topics import REQUEST_BYTES_MAX
 
 _decoder = msgspec.json.Decoder(dict[str, Any])
@@ -47,3 +49,13 @@ def envelope_on(line: Line, defaults: LineDefaults) -> dict[str, Any]:
     if defaults.ttl_ms is not None and fields.get("ttl_ms") is None and fields.get("expire_at") is None:
         fields["ttl_ms"] = defaults.ttl_ms
     return fields
+
+
+def ttl_ms_of(fields: Mapping[str, Any], *, tier: Tier, enqueued_at: int) -> int:
+    """Milliseconds from the enqueue to the deadline of what was accepted into ``tier``, as workers count."""
+    if (ttl_ms := fields.get("ttl_ms")) is not None:
+        return int(ttl_ms)
+    if (expire_at := fields.get("expire_at")) is None:
+        return DEFAULT_TTL_MS[tier]
+    sent_at = fields.get("sent_at")
+    return min(int(expire_at) - int(enqueued_at if sent_at is None else sent_at), TTL_MS_MAX)
