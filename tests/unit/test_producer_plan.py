@@ -233,6 +233,15 @@ def test_a_peak_with_more_than_the_day_has_is_refused() -> None:
         make_plan(demand(high=Load(per_second=1.0, peak_factor=10.0, peak_seconds=14_400.0, deadline_seconds=5.0)))
 
 
+def test_a_load_for_more_partitions_than_a_topic_has_is_refused() -> None:
+    giant = Demand(
+        loads={Tier.HIGH: Load(per_second=1e6, deadline_seconds=86_400.0)},
+        service=Service(seconds=86_400.0, limit_requests=100_000),
+    )
+    with pytest.raises(UsageError, match="take 100,000 workers and 200,000 partitions; a topic has 10,000"):
+        make_plan(giant)
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.25, "0.25 s"), (18.0, "18 s"), (720.0, "12 min"), (51_840.0, "14.4 h"), (691_200.0, "8 d")],

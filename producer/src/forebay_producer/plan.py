@@ -16,7 +16,7 @@ import msgspec
 from forebay_producer.plan_waits import DAY_SECONDS, Flood, Flow, floods, waits
 from forebay_schemas.errors import UsageError
 from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.topics import PARTITIONS_MAX, Pool
 
 ALLOWED_SHARE: Final = 0.6
 """Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
@@ -165,6 +165,12 @@ def make_plan(demand: Demand) -> Plan:
         math.ceil(engines * demand.service.limit_requests / WORKER_IN_FLIGHT),
     )
     partitions = demand.partitions or _partitions(workers)
+    if partitions > PARTITIONS_MAX:
+        raise UsageError(
+            "--rate",
+            f"and --limit take {workers:,} workers and {partitions:,} partitions; a topic has {PARTITIONS_MAX:,}",
+            fix="plan a share of the load, for each of several pools",
+        )
     breaks = _breaks(demand, engines=engines, partitions=partitions)
     return Plan(
         engines_needed=needed,
