@@ -30,7 +30,7 @@ down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
 # Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, three hundred simulated histories
+test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, two hundred simulated histories
 	@$(BIN)/pytest tests -m "not long and not cluster" -n 3 --dist worksteal
 
 test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
