@@ -34,7 +34,7 @@ test: bootstrap tools ## the tests: unit, contract, the chart, integration on re
 	@$(BIN)/pytest tests -m "not long and not cluster" -n 3 --dist worksteal
 
 test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
-	@$(BIN)/pytest tests -m long -n 2 --dist worksteal
+	@$(BIN)/pytest tests -m long -n 3 --dist worksteal
 
 test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes
 	@$(BIN)/forebay-sandbox tools fetch helm etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok controller-gen >/dev/null

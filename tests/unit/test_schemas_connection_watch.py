@@ -86,6 +86,18 @@ def test_a_client_made_with_the_old_ones_after_the_change_gets_the_new_ones(watc
     assert late.new_credentials == ("alice", "new")
 
 
+def test_a_client_that_is_made_after_the_change_begins_with_the_new_ones(watched: Watched) -> None:
+    watch, file, _ = watched
+    assert watch.renewed(OLD) == OLD
+    watch.add(client := Client(), OLD)
+    assert watch.renewed(OLD) == OLD
+    file.content = NEW
+    assert watch.renewed(OLD | {"client.id": "late"}) == NEW | {"client.id": "late"}
+    assert client.new_credentials == ("alice", "new")
+    without = {"security.protocol": "ssl"}
+    assert watch.renewed(without) == without
+
+
 def test_a_file_that_cannot_be_read_or_lacks_a_password_changes_nothing(watched: Watched) -> None:
     watch, file, _ = watched
     client = Client()

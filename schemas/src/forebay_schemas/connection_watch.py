@@ -59,6 +59,16 @@ class ConnectionWatch:
         failure = self.failure
         return failure.str() if failure is not None and failure.code() == KafkaError._AUTHENTICATION else None
 
+    def renewed(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """The same properties with the credentials that are in the file now, which all clients get then: those they
+        were read with may be refused as soon as the client that is made with them connects."""
+        if self._credentials is None or not all(properties.get(name) for name in _CREDENTIALS):
+            return dict(properties)
+        self.look()
+        with self._lock:
+            credentials = self._credentials
+        return {**properties, **dict(zip(_CREDENTIALS, credentials, strict=True))}
+
     def add(self, client: Any, properties: Mapping[str, Any]) -> None:
         """Leaves new credentials in the client's ``new_credentials`` when there are some; it takes them when polled."""
         username, password = (properties.get(name) for name in _CREDENTIALS)

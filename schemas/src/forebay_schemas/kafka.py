@@ -278,6 +278,9 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
 
     Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret.
     """
+    watch = config.get("error_cb")
+    if isinstance(watch, ConnectionWatch):
+        config = watch.renewed(config)
     try:
         client: _Client = _WATCHED.get(make, make)(dict(config), logger=_librdkafka_log)
     except KafkaException as error:
@@ -288,7 +291,6 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
                 problem = problem.replace(secret, "[hidden]")
         fix = "correct it; librdkafka's CONFIGURATION.md has the names"
         raise UsageError(PROPERTIES_FIELD, problem, fix=fix) from None
-    watch = config.get("error_cb")
     if isinstance(watch, ConnectionWatch):
         watch.add(client, config)
     return client
