@@ -7,17 +7,17 @@ how many of their multiprocessors work, that figure is held instead.
 
 from __future__ import annotations
 
-from forebay_worker.pacing.limit import Limit
+from forebay_worker.pacing.limit import LimitHolder
 from forebay_worker.pacing.policy import Ended, Signals
 
 DEFAULT_TARGET_SHARE = 0.90
 
 
-class GpuTarget:
+class GpuTarget(LimitHolder):
     """Grows by steps below the target and is cut in proportion above it; holds still without a reading."""
 
     token_seconds_target = None
-    __slots__ = ("_limit", "_target_share")
+    __slots__ = ("_target_share",)
 
     def __init__(
         self, *, limit_min: int, limit_start: int, limit_max: int, target_share: float = DEFAULT_TARGET_SHARE
@@ -25,7 +25,7 @@ class GpuTarget:
         """``target_share``: of the time, or of the multiprocessors, above 0 and at most 1."""
         if not 0 < target_share <= 1:
             raise ValueError(f"target_share must be above 0 and at most 1, got {target_share}")
-        self._limit = Limit(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
+        super().__init__(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
         self._target_share = target_share
 
     @property
@@ -33,29 +33,8 @@ class GpuTarget:
         """The utilisation that is held."""
         return self._target_share
 
-    @property
-    def limit_requests(self) -> int:
-        return self._limit.requests
-
-    @property
-    def limit_exact(self) -> float:
-        return self._limit.exact
-
-    @property
-    def hard_cuts(self) -> int:
-        return self._limit.hard_cuts
-
     def observe(self, _ended: Ended) -> None:
         """Answers say nothing about the GPUs."""
-
-    def refused(self, now: float) -> str | None:
-        return self._limit.refused(now)
-
-    def adopt(self, limit: float, now: float) -> None:
-        self._limit.adopt(limit, now)
-
-    def cut_to(self, limit: float, now: float) -> str | None:
-        return self._limit.cut_to(limit, now)
 
     def step(self, signals: Signals) -> str | None:
         gpu = signals.gpu

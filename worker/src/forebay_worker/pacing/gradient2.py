@@ -13,7 +13,7 @@ between 1 and 1.5 times the baseline the 4 let it grow too (#134).
 from __future__ import annotations
 
 from forebay_worker.pacing.latencies import LatencyWindow
-from forebay_worker.pacing.limit import Limit
+from forebay_worker.pacing.limit import LimitHolder
 from forebay_worker.pacing.policy import Ended, Signals
 
 LONG_WINDOWS = 600
@@ -28,41 +28,20 @@ LAG_CUT = 0.95
 USED_SHARE_MIN = 0.5
 
 
-class Gradient2:
+class Gradient2(LimitHolder):
     """Learns from latencies alone; nothing is to be told about the backend."""
 
     token_seconds_target = None
-    __slots__ = ("_latencies", "_limit", "_long_seconds", "_windows")
+    __slots__ = ("_latencies", "_long_seconds", "_windows")
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:
-        self._limit = Limit(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
+        super().__init__(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
         self._latencies = LatencyWindow()
         self._long_seconds = 0.0
         self._windows = 0
 
-    @property
-    def limit_requests(self) -> int:
-        return self._limit.requests
-
-    @property
-    def limit_exact(self) -> float:
-        return self._limit.exact
-
-    @property
-    def hard_cuts(self) -> int:
-        return self._limit.hard_cuts
-
     def observe(self, ended: Ended) -> None:
         self._latencies.add(ended)
-
-    def refused(self, now: float) -> str | None:
-        return self._limit.refused(now)
-
-    def adopt(self, limit: float, now: float) -> None:
-        self._limit.adopt(limit, now)
-
-    def cut_to(self, limit: float, now: float) -> str | None:
-        return self._limit.cut_to(limit, now)
 
     def step(self, signals: Signals) -> str | None:
         window = self._latencies.take(answers_min=WINDOW_ANSWERS_MIN)

@@ -8,7 +8,7 @@ every step longer, long before the engine has no more to give, so this policy pi
 from __future__ import annotations
 
 from forebay_worker.pacing.latencies import LatencyWindow
-from forebay_worker.pacing.limit import Limit
+from forebay_worker.pacing.limit import LimitHolder
 from forebay_worker.pacing.policy import Ended, Signals
 
 RATIO_MAX = 1.2
@@ -19,40 +19,19 @@ FORGOTTEN_PER_SECOND = 1 / 600
 ten minutes or so."""
 
 
-class LatencyRatio:
+class LatencyRatio(LimitHolder):
     """Looks at the mean latency of each second."""
 
     token_seconds_target = None
-    __slots__ = ("_baseline_seconds", "_latencies", "_limit")
+    __slots__ = ("_baseline_seconds", "_latencies")
 
     def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:
-        self._limit = Limit(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
+        super().__init__(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
         self._latencies = LatencyWindow()
         self._baseline_seconds: float | None = None
 
-    @property
-    def limit_requests(self) -> int:
-        return self._limit.requests
-
-    @property
-    def limit_exact(self) -> float:
-        return self._limit.exact
-
-    @property
-    def hard_cuts(self) -> int:
-        return self._limit.hard_cuts
-
     def observe(self, ended: Ended) -> None:
         self._latencies.add(ended)
-
-    def refused(self, now: float) -> str | None:
-        return self._limit.refused(now)
-
-    def adopt(self, limit: float, now: float) -> None:
-        self._limit.adopt(limit, now)
-
-    def cut_to(self, limit: float, now: float) -> str | None:
-        return self._limit.cut_to(limit, now)
 
     def step(self, signals: Signals) -> str | None:
         window = self._latencies.take(answers_min=1)

@@ -67,3 +67,33 @@ class Limit:
         """See `PacingPolicy.cut_to`."""
         self._refused_cut_at = now
         return self.move(min(limit, self.exact), OTHERS_CUT)
+
+
+class LimitHolder:
+    """What a policy whose limit is a `Limit` answers of it; see `PacingPolicy`."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, *, limit_min: int, limit_start: int, limit_max: int) -> None:
+        self._limit = Limit(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
+
+    @property
+    def limit_requests(self) -> int:
+        return self._limit.requests
+
+    @property
+    def limit_exact(self) -> float:
+        return self._limit.exact
+
+    @property
+    def hard_cuts(self) -> int:
+        return self._limit.hard_cuts
+
+    def refused(self, now: float) -> str | None:
+        return self._limit.refused(now)
+
+    def adopt(self, limit: float, now: float) -> None:
+        self._limit.adopt(limit, now)
+
+    def cut_to(self, limit: float, now: float) -> str | None:
+        return self._limit.cut_to(limit, now)
