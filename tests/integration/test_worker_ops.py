@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from contract import surface
 from forebay_sandbox.kafka_spec import ClusterSpec
 from forebay_schemas.tiers import TIERS, Tier
 from harness.gate import HANDLER
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
     from harness.live_pool import NewPool
     from harness.served import Served
     from harness.workers import NewWorker
+
+
+def assert_keys(status: object) -> None:
+    """Its keys are those that people script against, but for what stands in objects that are null now."""
+    known, found = set(surface.golden()["status"]), surface.key_paths(status)
+    assert found - known == set(), "keys that surface_v1.json lacks"
+    objects = {path.rpartition(".")[0] for path in found}
+    assert {path for path in known - found if path.rpartition(".")[0] in objects} == set(), "keys that are gone"
 
 
 def test_a_worker_without_work_is_alive_and_ready(served: Served) -> None:
@@ -60,6 +69,7 @@ def test_status_says_what_runs_and_what_waits(served: Served) -> None:
     assert all(0 <= one["running_seconds"] < 60 for one in status["running"])
     assert all(0 < one["deadline_in_seconds"] < 60 for one in status["running"])
     assert "messages" not in json.dumps(status), "payloads are nobody's business"
+    assert_keys(status)
     served.pool.results(ids)
 
 
