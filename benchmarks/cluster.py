@@ -12,8 +12,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.programs import BenchError
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.kafka import ask_metadata, create_client, producer_config, reader_config
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
+from forebay_schemas.kafka.connection import ask_metadata, create_client, producer_config, reader_config
 
 ANSWER_SECONDS_MAX = 30.0
 PARTITIONS = 6

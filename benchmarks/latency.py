@@ -24,8 +24,8 @@ from benchmarks.records import envelopes
 from forebay_producer.client import Producer as ForebayProducer
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.kafka import create_client
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.kafka.connection import create_client
 
 BLOCK_REQUESTS = 200
 WARM_UP_BLOCKS = 2

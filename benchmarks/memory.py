@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.cluster import Cluster
 from benchmarks.programs import worker_program
 from benchmarks.records import envelopes
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.tiers import TIERS
 
 LIMIT_REQUESTS = 64
 SAMPLE_SECONDS = 0.25

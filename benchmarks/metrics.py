@@ -18,9 +18,9 @@ from benchmarks.cluster import Cluster
 from benchmarks.programs import RUN_SECONDS_MAX, BenchError, worker_program
 from benchmarks.records import FAR_EXPIRE_AT
 from benchmarks.throughput import Run
-from forebay_schemas.headers import History
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.headers import History
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.credit import Credit
 from forebay_worker.stats import Stats

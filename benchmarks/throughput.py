@@ -18,9 +18,9 @@ from confluent_kafka import Message
 from benchmarks.cluster import Cluster
 from benchmarks.programs import RUN_SECONDS_MAX, BenchError, Program, raw_program, worker_program
 from benchmarks.records import envelopes
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import decode_result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import decode_result
+from forebay_schemas.contract.tiers import Tier
 
 LIMIT_REQUESTS = 256
 

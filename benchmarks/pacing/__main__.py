@@ -24,7 +24,7 @@ from benchmarks.pacing.scores import Score, score
 from benchmarks.pacing.virtual import run
 from benchmarks.pacing.workloads import Hint, arrivals, physics, workloads
 from forebay_schemas.errors import ExitCode
-from forebay_schemas.log import configure_logging
+from forebay_schemas.runtime.log import configure_logging
 
 PROCESSES = 2
 SCENARIO_SEED = 1

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.pacing.workloads import Arrival, alone_seconds, work_seconds
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 
 def bound_requests(offered: Sequence[Arrival], engine: EnginePhysics) -> dict[Tier, float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from benchmarks.pacing.lanes_front import make_lanes_front
 from benchmarks.pacing.virtual import TICK_SECONDS, Ledger, VirtualClock
 from benchmarks.pacing.workloads import Arrival
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.assembly import make_policy
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.readings import EngineReading, GpuReading

@@ -11,11 +11,11 @@ import msgspec
 
 from benchmarks.pacing.virtual import CONNECTION_LOST, TOO_LONG, TOO_MANY, Engine, Ledger, VirtualClock
 from benchmarks.pacing.workloads import Arrival
-from forebay_schemas.envelope import Request
-from forebay_schemas.headers import read_history
-from forebay_schemas.offsets_metadata import NOTHING
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import DEFAULT_PRIORITY, TIERS
+from forebay_schemas.contract.envelope import Request
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.offsets_metadata import NOTHING
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, TIERS
 from forebay_worker.assembly import make_lanes
 from forebay_worker.assignment import Assignment
 from forebay_worker.dispatch import Dispatcher

@@ -13,7 +13,7 @@ from benchmarks.pacing.contestants import OURS
 from benchmarks.pacing.scenarios import FaultScore, PulseScore
 from benchmarks.pacing.scores import Score
 from benchmarks.pacing.workloads import Hint
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 RATIO_MIN = {
     ("code", Hint.NOISY): 0.80,

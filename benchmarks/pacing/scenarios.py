@@ -11,7 +11,7 @@ from benchmarks.pacing.scores import percentile
 from benchmarks.pacing.virtual import Fault, Run
 from benchmarks.pacing.workloads import Arrival, Hint, hint_max_tokens, work_seconds
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1046, 196
 """The medians of the conv workload."""

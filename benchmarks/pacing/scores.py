@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from benchmarks.pacing.virtual import Run
 from benchmarks.pacing.workloads import work_seconds
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 QUARTILES = 4
 

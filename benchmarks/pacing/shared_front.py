@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
 from benchmarks.pacing.virtual import Engine, Ledger, MakeFront, VirtualClock
 from benchmarks.pacing.workloads import Arrival
-from forebay_schemas.coordination import GONE_SECONDS, Capacity
+from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
 from forebay_worker.assembly import make_sharing
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.settings import WorkerSettings

@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 HERE = Path(__file__).parent
 MAX_TOKENS_CAP = 2048

@@ -35,7 +35,7 @@ from benchmarks.programs import ROOT, paced_worker
 from forebay_sandbox.engine_process import EngineProcess, running_engine
 from forebay_sandbox.kafka import free_port, running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
-from forebay_schemas.log import configure_logging
+from forebay_schemas.runtime.log import configure_logging
 
 SCENARIOS = ("pulse", "code", "conv", "mixed", "slow", "restart")
 USUAL = ("pulse", "code", "slow", "restart")

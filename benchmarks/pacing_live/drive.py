@@ -18,11 +18,11 @@ from benchmarks.pacing.workloads import Arrival
 from forebay_sandbox.demo_results import ResultsReader
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.envelope import JsonCodec
-from forebay_schemas.kafka import create_client, producer_config
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.connection import create_client, producer_config
 
 LEAD_SECONDS = 2.0
 LOOK_SECONDS = 0.5

@@ -13,8 +13,8 @@ from benchmarks.pacing.scenarios import SETTLE_SECONDS, WORKS_AGAIN_SHARE
 from benchmarks.pacing.scores import percentile
 from benchmarks.pacing_live.drive import Look, Record
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import Tier
 
 HIGH_WAIT_P95_SECONDS_MAX = 1.0
 TIME_RATIO_MAX = 1.1

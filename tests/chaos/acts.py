@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from chaos.plan import Fault, FaultKind
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 _FIRST_SECONDS = 8.0
 _GAP_SECONDS = (6.0, 16.0)

@@ -17,7 +17,7 @@ from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.proxy import Link, TcpProxy
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.topics import Pool
 
 _ANSWER_SECONDS_MAX = 60.0
 _IN_SYNC_SECONDS_MAX = 120.0

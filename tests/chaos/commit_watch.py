@@ -12,9 +12,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no
 from chaos.facts import PartitionKey, SeenCommit
 from chaos.workers import now_ms
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.offsets_metadata import decode_metadata
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.offsets_metadata import decode_metadata
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
 
 _LOOK_SECONDS = 0.4
 _ANSWER_SECONDS_MAX = 3.0

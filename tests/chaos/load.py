@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import Producer
 
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 
 TOKEN_SECONDS = 0.05
 """What the engine takes for a token."""

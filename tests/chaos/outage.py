@@ -25,8 +25,8 @@ from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_sandbox.engine_process import running_engine
 from forebay_sandbox.kafka import running_kafka
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
 
 REQUESTS = 10_000
 FULL_RATE_SECONDS_MAX = 10.0

@@ -13,11 +13,11 @@ from chaos.acts import Ask
 from chaos.facts import Asked, Discarded, Execution, Letter, Outcome, Replayed, RequestRecord
 from forebay_producer.dead_letters_audit import DiscardAudit, ReplayAudit, decode_audit
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.control import decode_control
-from forebay_schemas.headers import REASON, read_history, record_headers
-from forebay_schemas.results import decode_result
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.control import decode_control
+from forebay_schemas.contract.headers import REASON, read_history, record_headers
+from forebay_schemas.contract.results import decode_result
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 
 _READ_SECONDS_MAX = 120.0
 

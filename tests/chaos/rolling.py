@@ -19,8 +19,8 @@ from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_sandbox.engine_process import running_engine
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
 
 _WORKERS = 4
 _PARTITIONS = 8

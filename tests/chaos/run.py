@@ -26,7 +26,7 @@ from chaos.stalls import Stall, find_stalls
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.topics import Pool
 
 _PARTITIONS = 6
 _MIX = Mix(

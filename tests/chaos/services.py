@@ -14,10 +14,10 @@ from chaos.load import Accepted, Load
 from forebay_producer import Producer
 from forebay_producer.sender import Submitted
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.control import ControlAction
+from forebay_schemas.contract.control import ControlAction
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import Pool
 
 _AT_ONCE_MAX = 3
 """So many wait for a worker's answer at a time; further orders come late then, which makes them none the worse."""

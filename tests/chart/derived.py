@@ -13,7 +13,7 @@ import yaml
 
 from chart.rendered import CHART
 from forebay_producer.settings import ProducerSettings
-from forebay_schemas.settings import CommonSettings
+from forebay_schemas.runtime.settings import CommonSettings
 from forebay_worker.settings import WorkerSettings
 
 SCHEMA_PATH = CHART / "values.schema.json"

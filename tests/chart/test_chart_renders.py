@@ -14,7 +14,7 @@ import yaml
 from chart.rendered import CHART, EXAMPLES, ROOT, Manifest, pods, render, run_helm
 from chart.strict import validate
 from forebay_producer import cli as forebay
-from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES
+from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES
 from forebay_worker import cli as forebay_worker
 
 VERSIONS = ("1.29", "1.31", "1.34", "1.37")

@@ -23,16 +23,16 @@ from forebay_producer import cli as producer_cli
 from forebay_producer import metrics as producer_metrics
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as sandbox_cli
-from forebay_schemas import headers
-from forebay_schemas.coordination import Capacity, Notice, NoticeKind
-from forebay_schemas.envelope import Request
+from forebay_schemas.contract import headers
+from forebay_schemas.contract.coordination import Capacity, Notice, NoticeKind
+from forebay_schemas.contract.envelope import Request
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ExitCode, ForebayError
-from forebay_schemas.metrics import Described
-from forebay_schemas.reasons import Reason
-from forebay_schemas.results import Result
-from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.runtime.metrics import Described
+from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings
 from forebay_worker import cli as worker_cli
 from forebay_worker import metrics as worker_metrics
 from forebay_worker.settings import WorkerSettings

@@ -12,7 +12,7 @@ import typer
 
 from forebay_producer import cli as forebay
 from forebay_sandbox import cli as forebay_sandbox
-from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES
+from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES
 from forebay_worker import cli as forebay_worker
 
 ROOT = Path(__file__).parents[2]

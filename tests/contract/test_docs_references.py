@@ -18,14 +18,15 @@ def names_of_tests() -> set[str]:
     return {name for source in sources for name in re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE)}
 
 
-def modules_in(tree: str) -> Iterator[Path]:
-    """The modules that a file tree names: folders stand at the line's start, their modules indented below."""
-    folder = Path()
+def named_in(tree: str) -> Iterator[Path]:
+    """The modules and rooms that a file tree names: packages stand at the line's start, what is in them below."""
+    package = Path()
     for line in tree.splitlines():
         if line.endswith("/") and not line.startswith(" "):
-            folder = ROOT / line
+            package = ROOT / line
+            yield package
         else:
-            yield from (folder / name for name in re.findall(r"\b\w+\.py\b", line))
+            yield from (package / found.strip(" /") for found in re.findall(r"\b\w+\.py\b|^  [\w/]+/ ", line))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -41,9 +42,11 @@ def test_tests_that_are_named_exist(page: Path) -> None:
     assert named - names_of_tests() == set()
 
 
-def test_the_map_names_modules_that_exist() -> None:
+def test_the_map_names_every_room_and_what_it_names_exists() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     [tree] = re.findall(r"^```text\n(schemas/.*?)^```", text, re.MULTILINE | re.DOTALL)
-    named = list(modules_in(tree))
-    assert len(named) > 50
-    assert [str(path) for path in named if not path.exists()] == []
+    named = set(named_in(tree))
+    assert sorted(str(path) for path in named if not path.exists()) == []
+    rooms = {path.parent for source in ROOT.glob("*/src/forebay_*") for path in source.rglob("*/__init__.py")}
+    assert rooms > set()
+    assert sorted(str(room.relative_to(ROOT)) for room in rooms - named) == []

@@ -11,9 +11,9 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from forebay_producer.settings import ProducerSettings
-from forebay_schemas.acls import ACLS
-from forebay_schemas.reasons import Reason
-from forebay_schemas.settings import ENV_PREFIX, CommonSettings
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.kafka.acls import ACLS
+from forebay_schemas.runtime.settings import ENV_PREFIX, CommonSettings
 from forebay_worker.settings import WorkerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -6,7 +6,7 @@ import pytest
 
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.errors import UsageError
-from forebay_schemas.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings, load_settings
+from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings, load_settings
 
 
 def variables_of(settings: type[CommonSettings]) -> set[str]:

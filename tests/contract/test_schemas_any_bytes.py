@@ -9,10 +9,10 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.envelope import JsonCodec, Request, payload_hints
+from forebay_schemas.contract.envelope import JsonCodec, Request, payload_hints
+from forebay_schemas.contract.headers import Header, headers_size_bytes, read_history, replace_headers
+from forebay_schemas.contract.results import Result, ResultError, decode_result
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import Header, headers_size_bytes, read_history, replace_headers
-from forebay_schemas.results import Result, ResultError, decode_result
 
 CODEC = JsonCodec()
 VALID = (

@@ -17,12 +17,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from forebay_schemas.envelope import JsonCodec, deadline_ms, tier_for
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.contract.envelope import JsonCodec, deadline_ms, tier_for
+from forebay_schemas.contract.headers import NO_HISTORY, read_history, record_headers, replace_headers
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import NO_HISTORY, read_history, record_headers, replace_headers
-from forebay_schemas.kafka import KafkaConnection, create_client, reader_config
-from forebay_schemas.tiers import Tier
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
 
 TOPIC = "forebay.default.requests.high"
 READER = EnvelopeReader(NoSchemas())

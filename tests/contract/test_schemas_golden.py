@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_schemas.avro import envelope_schemas
-from forebay_schemas.envelope import JsonCodec, Request, deadline_ms, priority_in, tier_for
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
-from forebay_schemas.headers import read_history
-from forebay_schemas.reasons import REASONS_BY_CODE, Reason, Status
-from forebay_schemas.results import decode_result, encode_result
+from forebay_schemas.contract.envelope import JsonCodec, Request, deadline_ms, priority_in, tier_for
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason, Status
+from forebay_schemas.contract.results import decode_result, encode_result
+from forebay_schemas.formats.avro import envelope_schemas
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 
 FIRST_ENQUEUED_AT = 1_760_000_000_000
 

@@ -7,8 +7,8 @@ from types import TracebackType
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.live_pool import LOG, LivePool, Place
 
 _LOOK_SECONDS = 0.1

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Message, Producer
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LOG, LivePool, envelope
 

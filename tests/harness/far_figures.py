@@ -16,7 +16,7 @@ from forebay_producer import Producer
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_sandbox.engine_process import EngineProcess, running_engine
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.executions import read_executions, run_more_than_once
 from harness.live_pool import LivePool, chat, envelope
 from harness.worker_process import WorkerProcess

@@ -11,7 +11,7 @@ from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.proxy import Link, TcpProxy
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 
 _FAR = "FAR"
 

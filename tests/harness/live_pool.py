@@ -14,9 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message,
 from confluent_kafka.cimpl import NewTopic
 
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.results import Result, decode_result
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from harness.waiting import PATIENCE_SECONDS, wait_until
 
 _ANSWER_SECONDS_MAX = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from forebay_sandbox.kafka_secure import Acl, SecureKafka
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 from harness.forebay_command import ForebayCommand
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"

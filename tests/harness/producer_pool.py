@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from forebay_producer import Producer, ProducerSettings
 from forebay_producer.topic_admin import TopicAdmin
 from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import Pool
 from harness.forebay_command import ForebayCommand
 
 Places = dict[tuple[int | None, int | None], Message]

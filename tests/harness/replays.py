@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forebay_schemas.headers import read_history, record_headers
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.headers import read_history, record_headers
+from forebay_schemas.contract.tiers import Tier
 from harness import killed_replay
 from harness.dead_letters import command_of, requests, value_of, write_letters
 from harness.live_pool import LivePool

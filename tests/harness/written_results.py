@@ -6,8 +6,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result, encode_result
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result, encode_result
 from harness.producer_pool import ProducerPool
 
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from forebay_producer import ControlAction, Producer
-from forebay_schemas.control import Control, decode_control
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.control import Control, decode_control
+from forebay_schemas.contract.tiers import Tier
 from harness.producer_pool import ProducerPool
 
 REQUEST = {"biz_type": "chat_completion", "priority": "low", "payload": {"model": "m", "messages": []}}

@@ -9,10 +9,10 @@ import time
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from forebay_schemas.kafka import create_client, reader_config
-from forebay_schemas.offsets_metadata import CommitMetadata, encode_metadata
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.kafka.connection import create_client, reader_config
 from harness.producer_pool import ProducerPool
 from harness.written_results import result_of, write_records, write_results
 

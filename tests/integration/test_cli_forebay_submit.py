@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from forebay_producer import cli_submit
 from forebay_producer.cli import app
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from harness.producer_pool import ProducerPool
 from harness.waiting import wait_until
 from harness.written_results import result_of, write_results

@@ -13,9 +13,9 @@ from forebay_producer import ProducerSettings
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_view import rfc3339
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
-from forebay_schemas.headers import read_history, record_headers
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.headers import read_history, record_headers
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from harness.dead_letters import FOREIGN, command_of, letters, replay, requests, value_of, write_letters
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import envelope

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 
-from forebay_schemas.headers import record_headers
+from forebay_schemas.contract.headers import record_headers
 from harness.dead_letters import command_of, letters, value_of, write_letters
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LOG

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     ResourceType,
 )
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.dead_letters import command_of, letters, replay, requests, value_of, write_letters
 from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write
 from harness.waiting import wait_until

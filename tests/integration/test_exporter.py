@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_producer.metrics import EXPORTER_METRICS
-from forebay_schemas.coordination import Capacity, encode_capacity
-from forebay_schemas.offsets_metadata import CommitMetadata, encode_metadata
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.coordination import Capacity, encode_capacity
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
+from forebay_schemas.contract.tiers import Tier
 from harness.exporter_process import ExporterProcess, running_exporter
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LOG, LivePool, envelope

@@ -15,7 +15,7 @@ import pytest
 
 from forebay_sandbox.engine_process import EngineProcess, call
 from forebay_sandbox.kafka import free_port
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.contained import USER, Image, require_namespaces
 from harness.live_pool import envelope
 from harness.nvml_stub import NvmlStub, gpu_state

@@ -19,9 +19,9 @@ from confluent_kafka import Message
 
 from forebay_producer import Producer, ProducerClosedError, RecordTooLargeError, Submitted
 from forebay_sandbox.pytest_plugin import NewKafka
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.errors import BrokerUnreachableError, EnvelopeError, ForebayError, TopicMissingError, UsageError
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX
 from harness.producer_pool import ProducerPool, made_pool
 from harness.waiting import wait_until
 
@@ -279,7 +279,7 @@ def test_closing_says_what_was_not_delivered(new_kafka: NewKafka) -> None:
 
 
 def test_a_decoded_request_can_be_submitted(producer_pool: ProducerPool, producer: Producer) -> None:
-    from forebay_schemas.envelope import Request
+    from forebay_schemas.contract.envelope import Request
 
     request = Request(request_id="r1", biz_type="x", payload=msgspec.Raw(b'{"a": 1}'), priority=9)
     one = producer.submit(request)

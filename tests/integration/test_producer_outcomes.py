@@ -19,8 +19,8 @@ from forebay_producer import (
 )
 from forebay_producer.results_reader import ResultsReader
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.contract.reasons import Status
 from forebay_schemas.errors import ForebayError, TopicMissingError
-from forebay_schemas.reasons import Status
 from harness.producer_pool import ProducerPool
 from harness.waiting import wait_until
 from harness.written_results import result_of, write_records, write_results

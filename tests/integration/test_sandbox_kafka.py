@@ -24,8 +24,8 @@ from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.kafka_tools import console_producer, run_tool
 from forebay_sandbox.process import processes_of
 from forebay_sandbox.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
-from forebay_schemas.kafka import KafkaConnection, create_client
-from forebay_schemas.topics import LATER_BYTES_MAX
+from forebay_schemas.contract.topics import LATER_BYTES_MAX
+from forebay_schemas.kafka.connection import KafkaConnection, create_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

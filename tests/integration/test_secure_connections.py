@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay_sandbox.kafka_secure import PLAIN_USER
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 from harness.live_pool import LivePool
 from harness.locked_down import forebay_as, grant_roles, write_properties
 from harness.worker_process import run_worker_command

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.exporter_process import running_exporter
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, envelope
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forebay_sandbox.kafka_secure import Acl, SecureKafka
-    from forebay_schemas.kafka import KafkaConnection
+    from forebay_schemas.kafka.connection import KafkaConnection
     from harness.forebay_command import ForebayCommand
 
 pytestmark = pytest.mark.long

@@ -9,7 +9,7 @@ import pytest
 
 from forebay_producer import Producer
 from forebay_sandbox.kafka_secure import secure_kafka
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, envelope
 from harness.locked_down import grant_roles, write_properties

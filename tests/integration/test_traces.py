@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay_sandbox.engine_process import EngineProcess, running_engine
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.dead_letters import command_of, replay
 from harness.live_pool import LivePool, chat, envelope
 from harness.span_receiver import Span, SpanReceiver, receiving_spans

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from forebay_producer import Producer, ProducerSettings
-from forebay_schemas.avro import AvroCodec
-from forebay_schemas.headers import record_headers
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.headers import record_headers
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.formats.avro import AvroCodec
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LivePool, envelope
 from harness.workers import NewWorker

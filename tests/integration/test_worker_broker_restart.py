@@ -10,7 +10,7 @@ import pytest
 
 from forebay_sandbox.engine_process import running_engine
 from forebay_sandbox.kafka import LocalKafka, local_kafka
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.commits import CommitWatch
 from harness.gate import HANDLER, Gate
 from harness.live_pool import chat, envelope

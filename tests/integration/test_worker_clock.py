@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 
 from forebay_producer.client import Producer
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import LivePool, envelope
 from harness.waiting import wait_until
 from harness.workers import running_workers

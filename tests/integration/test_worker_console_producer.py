@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from forebay_sandbox.kafka_tools import console_producer
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 if TYPE_CHECKING:
     from harness.served import Served

@@ -10,8 +10,8 @@ import pytest
 
 from forebay_producer import ControlAction, ControlOutcome, Producer, Submitted
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas import headers as h
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.executions import read_executions
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, chat, envelope

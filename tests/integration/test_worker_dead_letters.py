@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from forebay_schemas import headers as h
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import envelope
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.commits import Commits
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.live_pool import envelope
 from harness.waiting import wait_until

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_schemas import headers as h
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import LivePool, chat, envelope
 from harness.obedient_backend import answer, obedient_backend
 from harness.workers import running_workers

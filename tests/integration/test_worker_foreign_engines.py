@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.tiers import TIERS
 from harness.live_pool import envelope
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_schemas.offsets_metadata import NOTHING
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.offsets_metadata import NOTHING
+from forebay_schemas.contract.tiers import Tier
 from harness.commits import Commits
 from harness.gate import HANDLER, Gate
 from harness.live_pool import envelope

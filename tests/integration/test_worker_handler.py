@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import LivePool, envelope
 from harness.workers import running_workers
 

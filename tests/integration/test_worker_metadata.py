@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from forebay_schemas import headers as h
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.tiers import Tier
 from harness.commits import Commits
 from harness.dead_letters import command_of
 from harness.gate import HANDLER, Gate

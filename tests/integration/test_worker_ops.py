@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from contract import surface
 from forebay_sandbox.kafka_spec import ClusterSpec
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.gate import HANDLER
 from harness.live_pool import chat, envelope
 from harness.protocols import PROTOCOLS, protocol_properties

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until

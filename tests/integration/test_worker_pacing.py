@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_sandbox.engine_process import running_engine
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ExitCode
-from forebay_schemas.tiers import Tier
 from harness.live_pool import chat, envelope
 from harness.nvml_stub import NvmlStub, gpu_state
 from harness.waiting import wait_until

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.commits import CommitWatch
 from harness.gate import HANDLER, Gate
 from harness.live_pool import envelope

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.tiers import TIERS
 from harness.commits import CommitWatch
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_sandbox.kafka import local_kafka
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.guarded_kafka import DESCRIBE, GUARDED, READ, WRITE, denied, worker_properties
 from harness.live_pool import LivePool, envelope

@@ -17,15 +17,15 @@ from forebay_producer import Producer, ProducerSettings
 from forebay_sandbox.kafka import free_port
 from forebay_sandbox.proxy import CUT, PASS, TcpProxy
 from forebay_sandbox.schema_registry import LocalRegistry
-from forebay_schemas.avro import AvroCodec, latest_schema
-from forebay_schemas.headers import record_headers
-from forebay_schemas.reasons import Status
-from forebay_schemas.schema_registry import (
+from forebay_schemas.contract.headers import record_headers
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.formats.avro import AvroCodec, latest_schema
+from forebay_schemas.formats.schema_registry import (
     SchemaRegistry,
     SchemaRegistryRefusedError,
     SchemaRegistryUnreachableError,
 )
-from forebay_schemas.tiers import TIERS, Tier
 from harness.forebay_command import ForebayCommand
 from harness.live_pool import LivePool, envelope
 from harness.waiting import wait_until

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from forebay_sandbox.engine_process import running_engine
-from forebay_schemas import headers as h
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
 from harness.executions import Execution, read_executions
 from harness.live_pool import LivePool, chat, envelope
 from harness.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LOG, envelope
 from harness.waiting import wait_until

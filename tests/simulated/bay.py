@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from forebay_schemas.control import ControlAction, ControlOutcome
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
 from forebay_worker.assignment import Assignment
 from forebay_worker.commits import COMMIT_SECONDS
 from forebay_worker.credit import Credit

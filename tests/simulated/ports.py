@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
-from forebay_schemas.coordination import Notice
+from forebay_schemas.contract.coordination import Notice
 
 Key = tuple[str, int]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from forebay_schemas.envelope import JsonCodec, deadline_ms, priority_in
+from forebay_schemas.contract.envelope import JsonCodec, deadline_ms, priority_in
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import read_history
-from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import Pool
 from forebay_worker.assignment import Assignment
 from forebay_worker.credit import Credit
 from forebay_worker.work import Work

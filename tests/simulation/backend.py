@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.reasons import Reason
+from forebay_schemas.contract.reasons import Reason
 from forebay_worker.backends import BackendFailed
 from forebay_worker.work import Answer, Failure, Work
 from simulation.scheduler import Process, Scheduler

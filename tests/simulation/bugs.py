@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_schemas.coordination import LEASE_SECONDS, NoticeKind
-from forebay_schemas.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQUEUED_AT
-from forebay_schemas.offsets_metadata import NOTHING
+from forebay_schemas.contract.coordination import LEASE_SECONDS, NoticeKind
+from forebay_schemas.contract.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQUEUED_AT
+from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker import coordination, dead_letters, dispatch, outcome, ownership
 from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.broker_clock import BrokerClock

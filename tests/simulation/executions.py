@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.headers import read_history
-from forebay_schemas.offsets_metadata import decode_metadata
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.broker_clock import TOLERATED_MS
 from forebay_worker.pacing.sharing import SILENT_SECONDS

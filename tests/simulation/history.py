@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from forebay_schemas.control import Control, ControlAction, control_key, encode_control
-from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.control import Control, ControlAction, control_key, encode_control
+from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates

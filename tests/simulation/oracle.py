@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay_schemas.control import ControlAction, decode_control
-from forebay_schemas.coordination import decode_capacity, decode_notice
-from forebay_schemas.envelope import JsonCodec, deadline_ms
-from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import (
+from forebay_schemas.contract.control import ControlAction, decode_control
+from forebay_schemas.contract.coordination import decode_capacity, decode_notice
+from forebay_schemas.contract.envelope import JsonCodec, deadline_ms
+from forebay_schemas.contract.headers import (
     DLT_ORIGINAL_OFFSET,
     DLT_ORIGINAL_PARTITION,
     DLT_ORIGINAL_TOPIC,
     EXPEDITED_FROM,
     read_history,
 )
-from forebay_schemas.offsets_metadata import decode_metadata
-from forebay_schemas.reasons import REASONS_BY_CODE, Reason, Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.offsets_metadata import decode_metadata
+from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason, Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.errors import EnvelopeError
 from simulation.executions import Accepted, Execution, Executions
 from simulation.ledger import Ledger
 

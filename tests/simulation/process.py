@@ -10,8 +10,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from forebay_schemas.offsets_metadata import encode_metadata
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.offsets_metadata import encode_metadata
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker import (
     assignment,
     cluster,

@@ -8,9 +8,9 @@ from benchmarks.pacing_live.drive import Look, Record
 from benchmarks.pacing_live.judge import broken_promises, figures_of, recovery_of, time_ratio
 
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
 
 
 def arrival(at: float, *, tier: Tier = Tier.HIGH, allowed: float = 5.0) -> Arrival:

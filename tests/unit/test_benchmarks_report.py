@@ -11,8 +11,8 @@ from benchmarks.records import ENVELOPE_BYTES, envelopes
 from benchmarks.report import Findings
 from benchmarks.throughput import Run, Throughput
 
-from forebay_schemas.envelope import JsonCodec, tier_for
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.envelope import JsonCodec, tier_for
+from forebay_schemas.contract.tiers import Tier
 
 _SAMPLES = int(FLAT_SECONDS / SAMPLE_SECONDS)
 

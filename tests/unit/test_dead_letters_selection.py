@@ -10,8 +10,8 @@ import pytest
 from forebay_producer.cli_dead_letters_selection import SelectionOptions
 from forebay_producer.dead_letters import Letter, LetterDecoder
 from forebay_producer.dead_letters_selection import Selection
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
-from forebay_schemas.topics import Pool
 from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, StoredRecord, letter
 
 BARE = LetterDecoder(Pool("p")).decode(StoredRecord(stored_value=b"\xff", stored_headers=[], stored_key=None))

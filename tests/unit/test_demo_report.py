@@ -15,9 +15,9 @@ from forebay_sandbox.demo_report import Figures, Percentiles, as_json, broken_pr
 from forebay_sandbox.demo_samples import Sample
 from forebay_sandbox.demo_traffic import Arrival
 from forebay_sandbox.demo_view import bars, plot, report_table
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
 
 STARTED_WALL_MS = 1_700_000_000_000
 

@@ -9,8 +9,8 @@ import pytest
 from forebay_sandbox.demo_traffic import OUTPUT_TOKENS_MAX, PULSE_FACTOR, Pulse, schedule
 from forebay_sandbox.stack import PHYSICS
 from forebay_sandbox.trace import load_trace
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import Tier
 
 PULSE = Pulse.of(total_seconds=60, valley_per_second=10)
 

@@ -47,11 +47,11 @@ from forebay_sandbox.drawing_users import (
 from forebay_sandbox.drawing_view import report_table
 from forebay_sandbox.engine_ledger import executed_ids
 from forebay_sandbox.stack import WORKERS
-from forebay_schemas.control import ControlOutcome
+from forebay_schemas.contract.control import ControlOutcome
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
 
 IMAGE_SECONDS = 15.0
 EVERYBODY = users(image_seconds=IMAGE_SECONDS)

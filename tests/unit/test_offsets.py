@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.offsets import PartitionOffsets
 
 

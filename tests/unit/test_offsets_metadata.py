@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.offsets_metadata import (
+from forebay_schemas.contract.offsets_metadata import (
     FINISHED_MAX,
     METADATA_BYTES_MAX,
     NOTHING,

@@ -9,7 +9,7 @@ from benchmarks.pacing.bound import bound_requests
 from benchmarks.pacing.workloads import Arrival, Hint, arrivals, physics, workloads
 
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 SECOND = EnginePhysics(a_seconds=0.0, b_seconds=1.0, c_seconds=0.0)
 """An engine that spends one second for each output token after the first."""

@@ -12,7 +12,7 @@ from benchmarks.pacing.scenarios import FaultScore, PulseScore
 from benchmarks.pacing.scores import Score
 from benchmarks.pacing.workloads import Hint, physics
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 
 def scored(*, on_time: int = 85, tier: Tier = Tier.HIGH) -> Score:

@@ -11,7 +11,7 @@ from benchmarks.pacing.virtual import Engine, Ledger, Run, VirtualClock, run
 from benchmarks.pacing.workloads import Arrival
 
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 SMALL = EnginePhysics(a_seconds=0.010, b_seconds=0.002, c_seconds=0.00006, max_num_seqs=128)
 """A tenth of a large node: its knee is at 20 requests."""

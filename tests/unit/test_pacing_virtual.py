@@ -10,7 +10,7 @@ from benchmarks.pacing.virtual import OVERLOADED, Engine, Fault, Ledger, MakeFro
 from benchmarks.pacing.workloads import Arrival, alone_seconds, physics, work_seconds
 
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.fixed import FixedLimit
 
 ENGINE = physics()

@@ -6,9 +6,9 @@ import pytest
 
 from forebay_producer.backlog import PartitionState, Sample, TierBacklog, backlog_of
 from forebay_producer.results_reader import FirstOutcomes
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topic_drift import Drift, drift_of
-from forebay_schemas.topics import TopicSpec
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import TopicSpec
+from forebay_schemas.kafka.topic_drift import Drift, drift_of
 
 
 def state(first: int, end: int, committed: int | None = None, beyond: int = 0) -> PartitionState:

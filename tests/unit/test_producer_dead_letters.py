@@ -19,9 +19,9 @@ from forebay_producer.dead_letters import (
 )
 from forebay_producer.dead_letters_audit import DiscardAudit, Handled
 from forebay_producer.dead_letters_view import view_of, view_text
-from forebay_schemas.avro import AvroCodec
-from forebay_schemas.headers import Header
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.headers import Header
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.formats.avro import AvroCodec
 
 POOL = Pool("p")
 NOW_MS = 1_900_000_000_000

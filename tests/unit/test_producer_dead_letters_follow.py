@@ -12,9 +12,9 @@ from forebay_producer.dead_letters_follow import (
     Load,
     RateLimit,
 )
-from forebay_schemas.reasons import Reason
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
 from unit.test_producer_dead_letters import letter, plan
 
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW

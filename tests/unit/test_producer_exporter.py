@@ -18,11 +18,11 @@ from forebay_producer.backlog import PartitionState
 from forebay_producer.exporter import OLD_SECONDS, STUCK_SECONDS, Exporter, ExporterServer
 from forebay_producer.exporter_figures import TierReading
 from forebay_producer.exporter_reader import GONE_SECONDS
-from forebay_schemas.coordination import Capacity
+from forebay_schemas.contract.coordination import Capacity
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection
 from simulated.ports import ManualClock
 
 GOOD, BAD = Pool("good"), Pool("bad")

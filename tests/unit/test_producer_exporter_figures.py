@@ -8,8 +8,8 @@ import pytest
 
 from forebay_producer.backlog import PartitionState
 from forebay_producer.exporter_figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
-from forebay_schemas.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 
 def worker(share: int, service_seconds: float | None, *, draining: bool = False) -> Capacity:

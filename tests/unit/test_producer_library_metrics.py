@@ -7,8 +7,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from forebay_producer import ProducerMetrics
 from forebay_producer.metrics import SUBMIT_FAILURE_REASONS
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import Tier
 
 
 def test_each_pool_has_its_own_counts_in_the_registry_of_ones_choice() -> None:

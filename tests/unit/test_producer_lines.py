@@ -16,8 +16,8 @@ from forebay_producer.cli_values import duration_seconds, point_in_time_ms
 from forebay_producer.errors import RecordTooLargeError
 from forebay_producer.line_source import LINE_BYTES_MAX, Line, LineSource
 from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
+from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import TTL_MS_MAX, Tier
 
 NOTHING = LineDefaults(ttl_ms=None, biz_type=None)
 

@@ -10,9 +10,9 @@ import pytest
 
 from forebay_producer.errors import PastDeadlineError
 from forebay_producer.prepare import Prepared, prepare, time_ordered_id
-from forebay_schemas.envelope import JsonCodec, Request, deadline_ms
+from forebay_schemas.contract.envelope import JsonCodec, Request, deadline_ms
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.errors import EnvelopeError, UsageError
-from forebay_schemas.tiers import DEFAULT_TTL_MS, Tier
 
 NOW_MS = 1_900_000_000_000
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -11,11 +11,11 @@ from forebay_producer import Producer, ProducerClosedError, ProducerSettings, Qu
 from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.prepare import prepare
 from forebay_producer.sender import Sender
-from forebay_schemas.envelope import JsonCodec
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection
 
 CODECS = dict.fromkeys(Tier, JsonCodec())
 

@@ -13,9 +13,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from forebay_producer.prepare import Prepared
 from forebay_producer.spans import SendSpans
 from forebay_producer.tracing import NO_TRACING
-from forebay_schemas.headers import TENANT, TRACEPARENT, TRACESTATE, Header
-from forebay_schemas.tiers import Tier
-from forebay_schemas.tracing import Traces
+from forebay_schemas.contract.headers import TENANT, TRACEPARENT, TRACESTATE, Header
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.runtime.tracing import Traces
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_schemas.avro import (
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.avro import (
     AvroCodec,
     AvroSchema,
     envelope_schemas,
     latest_schema,
     parse_avro_schema,
 )
-from forebay_schemas.envelope import JsonCodec
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas, SchemaPendingError
-from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaPendingError
 
 READER = EnvelopeReader(NoSchemas())
 CODEC = AvroCodec(schema_id=None)

@@ -9,7 +9,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from forebay_sandbox.kafka import free_port
-from forebay_schemas.checkup import (
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.doctor.clock import ProbeTimes, Skew, skew_finding, skew_of
+from forebay_schemas.doctor.credentials import credentials_findings
+from forebay_schemas.doctor.findings import (
     Finding,
     Status,
     exit_code,
@@ -21,12 +24,10 @@ from forebay_schemas.checkup import (
     summary,
     warning,
 )
-from forebay_schemas.checkup_clock import ProbeTimes, Skew, skew_finding, skew_of
-from forebay_schemas.checkup_credentials import credentials_findings
-from forebay_schemas.checkup_needs import Role, Weight, lacking, needs_of
-from forebay_schemas.checkup_network import tcp_problems
-from forebay_schemas.checkup_registry import check_registry
-from forebay_schemas.checkup_topics import (
+from forebay_schemas.doctor.needs import Role, Weight, lacking, needs_of
+from forebay_schemas.doctor.network import tcp_problems
+from forebay_schemas.doctor.registry import check_registry
+from forebay_schemas.doctor.topics import (
     PartitionReplicas,
     TopicFound,
     drift_findings,
@@ -34,9 +35,8 @@ from forebay_schemas.checkup_topics import (
     permission_findings,
     replica_findings,
 )
-from forebay_schemas.permissions import Operation, Resource
-from forebay_schemas.schema_registry import SchemaRegistry
-from forebay_schemas.topics import Pool
+from forebay_schemas.formats.schema_registry import SchemaRegistry
+from forebay_schemas.kafka.permissions import Operation, Resource
 from harness.doctor import backend, black_hole
 
 POOL = Pool("p")

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from confluent_kafka import KafkaError
 
-from forebay_schemas.connection_watch import FRESH_SECONDS, ConnectionWatch
 from forebay_schemas.errors import UsageError
+from forebay_schemas.kafka.watch import FRESH_SECONDS, ConnectionWatch
 
 OLD = {"sasl.username": "alice", "sasl.password": "old"}
 NEW = {"sasl.username": "alice", "sasl.password": "new"}

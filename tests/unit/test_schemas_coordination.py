@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_schemas.coordination import (
+from forebay_schemas.contract.coordination import (
     BACKEND_CHARS_MAX,
     PER_SECOND_MAX,
     REQUESTS_MAX,
@@ -25,7 +25,7 @@ from forebay_schemas.coordination import (
     encode_clock_probe,
     encode_notice,
 )
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 CAPACITY = Capacity(
     worker="w1",

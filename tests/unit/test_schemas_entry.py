@@ -19,7 +19,7 @@ def start(tmp_path: Path, module: str, *, ctrl_c: signal.Handlers = signal.SIG_D
     """Enters a command that consists of this module."""
     (tmp_path / "a_command.py").write_text(module, encoding="utf-8")
     return subprocess.run(
-        [sys.executable, "-c", "from forebay_schemas import entry; entry._run('a_command')"],
+        [sys.executable, "-c", "from forebay_schemas.runtime import entry; entry._run('a_command')"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -55,7 +55,7 @@ def test_the_first_process_of_a_container_ends_on_sigterm(tmp_path: Path) -> Non
     module = "import os, time\ndef main():\n    print(os.getpid(), flush=True)\n    time.sleep(60)"
     (tmp_path / "a_command.py").write_text(module, encoding="utf-8")
     with subprocess.Popen(
-        [*namespace, sys.executable, "-c", "from forebay_schemas import entry; entry._run('a_command')"],
+        [*namespace, sys.executable, "-c", "from forebay_schemas.runtime import entry; entry._run('a_command')"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         stdout=subprocess.PIPE,
         text=True,
@@ -70,10 +70,12 @@ def test_the_first_process_of_a_container_ends_on_sigterm(tmp_path: Path) -> Non
 def test_all_commands_begin_there_and_nothing_is_imported_before() -> None:
     commands = {one.name: one.value for one in entry_points(group="console_scripts") if one.name.startswith("forebay")}
     assert commands == {
-        "forebay": "forebay_schemas.entry:forebay",
-        "forebay-worker": "forebay_schemas.entry:forebay_worker",
-        "forebay-sandbox": "forebay_schemas.entry:forebay_sandbox",
+        "forebay": "forebay_schemas.runtime.entry:forebay",
+        "forebay-worker": "forebay_schemas.runtime.entry:forebay_worker",
+        "forebay-sandbox": "forebay_schemas.runtime.entry:forebay_sandbox",
     }
-    imported = "import sys, forebay_schemas.entry; print({'typer', 'confluent_kafka', 'msgspec'} & {*sys.modules})"
+    imported = (
+        "import sys, forebay_schemas.runtime.entry; print({'typer', 'confluent_kafka', 'msgspec'} & {*sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"

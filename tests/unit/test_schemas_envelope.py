@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_schemas.envelope import (
+from forebay_schemas.contract.envelope import (
     JsonCodec,
     PayloadHints,
     Request,
@@ -18,8 +18,8 @@ from forebay_schemas.envelope import (
     priority_in,
     tier_for,
 )
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TTL_MS_MAX, Tier, tier_of
 from forebay_schemas.errors import EnvelopeError, ExitCode
-from forebay_schemas.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TTL_MS_MAX, Tier, tier_of
 
 CODEC = JsonCodec()
 MINIMAL: dict[str, Any] = {"request_id": "r-1", "biz_type": "chat_completion", "payload": {}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.headers import (
+from forebay_schemas.contract.headers import (
     ATTEMPT,
     CONTENT_TYPE,
     DLT_EXCEPTION_MESSAGE,

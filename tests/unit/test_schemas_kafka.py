@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 from forebay_schemas.errors import (
     BrokerUnreachableError,
     ExitCode,
@@ -19,7 +20,7 @@ from forebay_schemas.errors import (
     TopicMissingError,
     UsageError,
 )
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     PROPERTIES_FIELD,
     KafkaConnection,
     as_forebay_error,
@@ -33,8 +34,7 @@ from forebay_schemas.kafka import (
     redacted,
     require_topics,
 )
-from forebay_schemas.permissions import Operation
-from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
+from forebay_schemas.kafka.permissions import Operation
 
 NOBODY = "127.0.0.1:1"
 

@@ -12,7 +12,7 @@ from typing import Any
 PROGRAM = """
 import logging, sys, threading
 import structlog
-from forebay_schemas.log import configure_logging
+from forebay_schemas.runtime.log import configure_logging
 
 configure_logging(level="info", service="worker")
 log = structlog.get_logger("forebay.test")
@@ -69,8 +69,8 @@ def test_librdkafkas_log_goes_the_same_way() -> None:
     lines = run("""
 import time
 from confluent_kafka import Producer
-from forebay_schemas.kafka import KafkaConnection, create_client, producer_config
-from forebay_schemas.topics import REQUEST_BYTES_MAX
+from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 
 nobody = KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={})
 config = producer_config(nobody, client_id="test", record_bytes_max=REQUEST_BYTES_MAX)
@@ -114,7 +114,7 @@ except ValueError:
 
 def test_a_line_that_speaks_of_a_request_has_the_ids_of_its_trace() -> None:
     told, spoken, hostile, other = run("""
-from forebay_schemas.log import spoken_of
+from forebay_schemas.runtime.log import spoken_of
 traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 log.info("told", traceparent=traceparent)
 class Subject:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_schemas.metrics import BUCKETS_SECONDS, Histogram, Sheet, counter, gauge, histogram
+from forebay_schemas.runtime.metrics import BUCKETS_SECONDS, Histogram, Sheet, counter, gauge, histogram
 
 LIST = (
     counter("forebay_made_total", "Made", "tier"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay_schemas.passing import until_passed
+from forebay_schemas.kafka.transient import until_passed
 
 
 class _Question:

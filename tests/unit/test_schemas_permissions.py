@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # not in its stubs
 
-from forebay_schemas.permissions import (
+from forebay_schemas.kafka.permissions import (
     Access,
     Operation,
     Resource,

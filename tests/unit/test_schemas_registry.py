@@ -8,11 +8,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.avro import latest_schema
-from forebay_schemas.envelope_reader import SchemaPendingError
 from forebay_schemas.errors import EnvelopeError, UsageError
-from forebay_schemas.schema_fetcher import SCHEMAS_MAX, UNKNOWN_SECONDS, WAIT_SECONDS_MAX, SchemaFetcher, WaitingSchemas
-from forebay_schemas.schema_registry import (
+from forebay_schemas.formats.avro import latest_schema
+from forebay_schemas.formats.envelope_reader import SchemaPendingError
+from forebay_schemas.formats.schema_fetcher import (
+    SCHEMAS_MAX,
+    UNKNOWN_SECONDS,
+    WAIT_SECONDS_MAX,
+    SchemaFetcher,
+    WaitingSchemas,
+)
+from forebay_schemas.formats.schema_registry import (
     SchemaRegistry,
     SchemaRegistryUnreachableError,
     check_registry_url,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import ERROR_CHARS_MAX, Result, ResultError, decode_result, encode_result
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, ResultError, decode_result, encode_result
 
 REQUIRED: dict[str, Any] = {
     "request_id": "r-1",

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, SecretStr
 
 from forebay_schemas.errors import ExitCode, UsageError
-from forebay_schemas.settings import CommonSettings, load_settings
+from forebay_schemas.runtime.settings import CommonSettings, load_settings
 
 
 class Settings(CommonSettings):

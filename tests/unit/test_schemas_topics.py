@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from forebay_schemas.contract.headers import HEADERS_BYTES_MAX
+from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX, Pool, TopicSpec
 from forebay_schemas.errors import ExitCode, UsageError
-from forebay_schemas.headers import HEADERS_BYTES_MAX
-from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
-from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX, Pool, TopicSpec
 
 DAY_MS = 86_400_000
 # A record's own frame in a batch, and the batch's header: at most this much (KIP-98's format, generously).

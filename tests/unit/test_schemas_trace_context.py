@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.trace_context import TraceContext, parse_traceparent
+from forebay_schemas.contract.trace_context import TraceContext, parse_traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

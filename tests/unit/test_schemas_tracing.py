@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from structlog.testing import capture_logs
 
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tracing import Traces, TracesSwitch, open_traces, wants_traces
+from forebay_schemas.runtime.tracing import Traces, TracesSwitch, open_traces, wants_traces
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 

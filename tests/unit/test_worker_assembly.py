@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assembly import make_gate, make_lanes, make_policy
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.pacing.fixed import FixedLimit

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from forebay_schemas.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, runs_of
+from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, runs_of
 from forebay_worker.assignment import DEAF_SECONDS_MAX, Assignment, Claims, Verdict
 from forebay_worker.notices import KEPT_SECONDS, RecentNotices
 from simulated.works import make_assignment

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
-from forebay_schemas.reasons import Reason
 from forebay_worker.backends import (
     BackendFailed,
     HandlerBackend,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay_schemas.calibration import VERSION, Calibration, CalibrationStep, StepState, read_calibration
+from forebay_schemas.contract.calibration import VERSION, Calibration, CalibrationStep, StepState, read_calibration
 from forebay_schemas.errors import UsageError
 from forebay_worker.calibrate_knee import (
     fit_line,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from forebay_sandbox.kafka import free_port
-from forebay_schemas.checkup import Status
+from forebay_schemas.doctor.findings import Status
 from forebay_worker.checkup_answers import Answered, Call, answer_finding, calls_for, next_is_worth_it
 from forebay_worker.checkup_gpu import check_gpu
 from forebay_worker.checkup_host import HostLimits, host_findings, read_host_limits

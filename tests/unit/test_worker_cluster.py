@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import DeniedError
-from forebay_schemas.kafka import KafkaConnection
-from forebay_schemas.permissions import Operation, on_group
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.permissions import Operation, on_group
 from forebay_worker import cluster as module
 from forebay_worker.cluster import Cluster
 

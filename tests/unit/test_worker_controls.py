@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.control import Control, ControlAction
-from forebay_schemas.headers import History
-from forebay_schemas.tiers import TTL_MS_MAX, Tier
+from forebay_schemas.contract.control import Control, ControlAction
+from forebay_schemas.contract.headers import History
+from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_worker import controls as controls_module
 from forebay_worker.controls import CLOCKS_DIFFER_MS, Controls
 from forebay_worker.work import Work

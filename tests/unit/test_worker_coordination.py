@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from forebay_schemas.control import Control, ControlAction, encode_control
-from forebay_schemas.coordination import (
+from forebay_schemas.contract.control import Control, ControlAction, encode_control
+from forebay_schemas.contract.coordination import (
     GONE_SECONDS,
     LEASE_SECONDS,
     Capacity,

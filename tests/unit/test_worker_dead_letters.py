@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from forebay_schemas.headers import HEADERS_BYTES_MAX, headers_size_bytes, read_history
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.headers import HEADERS_BYTES_MAX, headers_size_bytes, read_history
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.dead_letters import OutRecord, dead_letter, without_content
 from simulated.ports import NOW_MS
 from simulated.works import POOL, make_assignment, make_work

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay_schemas.headers import read_history
-from forebay_schemas.reasons import Reason
-from forebay_schemas.results import Result, decode_result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assignment import CRASHES_MAX, Assignment
 from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.credit import Credit

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.results import Result, decode_result
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.dispatch import DOOMED_IN_FLIGHT_MIN, Dispatcher
 from forebay_worker.lanes import Lanes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.engine_priority import EnginePriority, with_priority
 from forebay_worker.work import Work
 from simulated.works import make_assignment, make_work

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.estimates import ANSWERS_KEPT, Accuracy, Estimates
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.results import decode_result
+from forebay_schemas.contract.results import decode_result
 from forebay_worker import executor as executor_module
 from forebay_worker.backends import HandlerBackend, HandlerRequest
 from forebay_worker.dispatch import Dispatcher

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_schemas.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
 from forebay_worker.assignment import Assignment
 from forebay_worker.handover import HandOvers
 from forebay_worker.ownership import HandedOver

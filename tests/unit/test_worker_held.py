@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import CommitMetadata
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import CommitMetadata
 from forebay_worker.assignment import Assignment
 from forebay_worker.held import HELD_BYTES_MAX, HELD_RECORDS_MAX, Held
 from forebay_worker.work import Work

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from forebay_schemas.headers import NO_HISTORY
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.headers import NO_HISTORY
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker import ownership as ownership_module
 from forebay_worker.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
 from forebay_worker.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from forebay_schemas.coordination import LEASE_SECONDS
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.coordination import LEASE_SECONDS
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.held import HELD_BYTES_MAX, HELD_RECORDS_MAX
 from forebay_worker.intake import LANE_FULL_WAIT_SECONDS, POLL_SECONDS
 from simulated.bay import TIER, Bay

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.avro import AvroCodec, AvroSchema, latest_schema
-from forebay_schemas.envelope_reader import SchemaPendingError
 from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.avro import AvroCodec, AvroSchema, latest_schema
+from forebay_schemas.formats.envelope_reader import SchemaPendingError
 from forebay_worker.held import HELD_RECORDS_MAX
 from forebay_worker.intake import SCHEMA_WAIT_SECONDS
 from simulated.bay import P0, TIER, Bay

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lane, Lanes, cost_bytes
 from forebay_worker.work import Work

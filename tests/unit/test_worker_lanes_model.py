@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.lane_order import AGING, LaneOrder
 from forebay_worker.lanes import Lanes, cost_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import CommitMetadata, encode_metadata
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.notices import KEPT_NOTICES_MAX, KEPT_SECONDS, RecentNotices
 from simulated.works import make_assignment

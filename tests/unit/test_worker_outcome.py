@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from confluent_kafka import KafkaError
 
-from forebay_schemas.coordination import Notice, NoticeKind, decode_notice
-from forebay_schemas.headers import headers_size_bytes, read_history
-from forebay_schemas.reasons import Reason, Status
-from forebay_schemas.results import ERROR_CHARS_MAX, Result, decode_result
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import LATER_BYTES_MAX
+from forebay_schemas.contract.coordination import Notice, NoticeKind, decode_notice
+from forebay_schemas.contract.headers import headers_size_bytes, read_history
+from forebay_schemas.contract.reasons import Reason, Status
+from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, decode_result
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_worker.outcome import (
     AGAIN_SECONDS,
     DELIVERY_STALL_SECONDS,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.overload import (
     ACT_SECONDS,
     DOWN_SECONDS,

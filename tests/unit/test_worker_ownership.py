@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
 from forebay_worker import ownership as ownership_module
 from forebay_worker.commits import LAST_COMMIT_SECONDS_MAX
 from forebay_worker.notices import KEPT_SECONDS

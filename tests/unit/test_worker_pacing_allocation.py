@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.allocation import allocate, fill
 
 HIGH, MID, LOW = TIERS

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.sharing import NEW_SECONDS, SILENT_SECONDS, Own, Sharing
 
 HIGH, MID, LOW = TIERS

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.envelope import Request
+from forebay_schemas.contract.envelope import Request
 from forebay_worker.prediction import (
     CLASSES_MAX,
     MODEL_CHARS_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.commits import ANSWER_SECONDS_MAX, Commits
 from forebay_worker.progress import Progress

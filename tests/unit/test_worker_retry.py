@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS
 from forebay_worker.retry import Next, Plan, plan_after_failure
 
 DEAD, EXPIRED = Plan(next=Next.DEAD_LETTER), Plan(next=Next.EXPIRE)

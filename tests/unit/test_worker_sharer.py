@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.coordination import Capacity, decode_capacity, encode_capacity
+from forebay_schemas.contract.coordination import Capacity, decode_capacity, encode_capacity
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.lane_order import LaneOrder
 from forebay_worker.lanes import Lanes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lanes import Lanes
 from forebay_worker.overload import OverloadLadder, OverloadLevel
 from forebay_worker.pacing.fixed import FixedLimit

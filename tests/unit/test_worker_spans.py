@@ -14,13 +14,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
-from forebay_schemas.control import Control, ControlAction
-from forebay_schemas.headers import PREVIOUS_SPAN, TRACEPARENT
-from forebay_schemas.otel_context import PresetIds, RootDecisions
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import Tier
-from forebay_schemas.trace_context import TraceContext, parse_traceparent
-from forebay_schemas.tracing import Traces
+from forebay_schemas.contract.control import Control, ControlAction
+from forebay_schemas.contract.headers import PREVIOUS_SPAN, TRACEPARENT
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.trace_context import TraceContext, parse_traceparent
+from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
+from forebay_schemas.runtime.tracing import Traces
 from forebay_worker.backends import BackendFailed
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.lane_order import LaneOrder

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.lanes import Lanes
 from forebay_worker.outcome import Reporter

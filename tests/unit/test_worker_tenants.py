@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.lanes import NO_WEIGHTS, Lane
 from forebay_worker.work import Work
 from simulated.works import make_assignment, make_work

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.tier_shares import RESERVE_SECONDS, TierShares
 
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW

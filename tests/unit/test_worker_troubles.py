@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.permissions import Access, Operation, on_group, on_topic
+from forebay_schemas.kafka.permissions import Access, Operation, on_group, on_topic
 from forebay_worker.troubles import SAY_AGAIN_SECONDS, Troubles
 
 READ_A = on_topic(Operation.READ, "a")

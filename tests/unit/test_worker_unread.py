@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from forebay_schemas.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.offsets_metadata import CommitMetadata, decode_metadata
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
 from forebay_worker.unread import Heard
 from simulated.bay import P0, TOPIC, Bay, bay_with
 from simulated.ports import NOW_MS, MemoryRecord

@@ -20,8 +20,10 @@ from forebay_producer.errors import (
 from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.sender import Submitted
 from forebay_producer.settings import ProducerSettings
-from forebay_schemas.control import ControlAction, ControlOutcome
-from forebay_schemas.envelope import Request
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.envelope import Request
+from forebay_schemas.contract.reasons import Reason, Status
+from forebay_schemas.contract.results import Result
 from forebay_schemas.errors import (
     BrokerUnreachableError,
     EnvelopeError,
@@ -30,8 +32,6 @@ from forebay_schemas.errors import (
     TopicMissingError,
     UsageError,
 )
-from forebay_schemas.reasons import Reason, Status
-from forebay_schemas.results import Result
 
 __all__ = [
     "BrokerUnreachableError",

@@ -14,11 +14,11 @@ from confluent_kafka import TopicPartition
 from forebay_producer.offsets_reader import GroupOffsets, RecordTimes
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
-from forebay_schemas.offsets_metadata import decode_metadata
-from forebay_schemas.permissions import Operation
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.offsets_metadata import decode_metadata
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection, make_admin, require_topics
+from forebay_schemas.kafka.permissions import Operation
 
 _CLIENT_ID: Final = "forebay-backlog"
 

@@ -15,7 +15,7 @@ from forebay_producer.backlog import BacklogReader, Sample, TierBacklog, backlog
 from forebay_producer.cli_common import Output, Session, command, stdout_console, table, to_json
 from forebay_producer.cli_values import duration_seconds
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.tiers import TIERS
 
 _CLOCK = SystemClock()
 _COLUMNS = ("tier", "waiting", "oldest_age_seconds", "in_per_second", "out_per_second")

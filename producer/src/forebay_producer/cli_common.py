@@ -27,13 +27,13 @@ from rich.table import Table
 from forebay_producer.codecs import make_envelope_reader
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.envelope_reader import EnvelopeReader
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka import KafkaConnection, as_forebay_error
-from forebay_schemas.log import configure_logging
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.settings import load_settings
-from forebay_schemas.topics import Pool
+from forebay_schemas.formats.envelope_reader import EnvelopeReader
+from forebay_schemas.kafka.connection import KafkaConnection, as_forebay_error
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.settings import load_settings
 
 EXIT_BROKEN_PIPE: Final = 141
 """What shells say of a program that SIGPIPE (13) has ended: 128 more."""

@@ -14,8 +14,8 @@ from forebay_producer.cli_common import Output, Rows, Session, command, say
 from forebay_producer.cli_values import duration_seconds
 from forebay_producer.control import ControlAnswer, ControlDesk, Target
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.control import ControlAction, ControlOutcome
-from forebay_schemas.envelope_problems import is_request_id, shown
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.envelope_problems import is_request_id, shown
 from forebay_schemas.errors import ExitCode, UsageError
 
 _WIDTHS: Final = {"request_id": 36, "outcome": 12, "topic": 40, "partition": 9, "offset": 12, "worker": 12}

@@ -23,8 +23,8 @@ from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_producer.dead_letters_view import printable, rfc3339
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 
 BATCH_LETTERS_MAX: Final = 5_000
 """So many places go into one audit record: 60 KB."""

@@ -22,8 +22,8 @@ from forebay_producer.dead_letters_export import export_line
 from forebay_producer.dead_letters_reader import DeadLetterReader
 from forebay_producer.dead_letters_view import printable
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.entry import EXIT_INTERRUPTED
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 
 _CLOCK: Final = SystemClock()
 

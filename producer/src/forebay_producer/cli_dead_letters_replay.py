@@ -28,10 +28,10 @@ from forebay_producer.results_reader import ResultsReader
 from forebay_producer.tracing import make_tracing
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.entry import EXIT_INTERRUPTED
+from forebay_schemas.contract.reasons import REASONS_BY_CODE
+from forebay_schemas.contract.tiers import TTL_MS_MAX
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
-from forebay_schemas.reasons import REASONS_BY_CODE
-from forebay_schemas.tiers import TTL_MS_MAX
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 
 RATE_PER_SECOND_MAX: Final = 10_000.0
 

@@ -9,9 +9,9 @@ import typer
 
 from forebay_producer.cli_values import point_in_time_ms
 from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_schemas.contract.reasons import REASONS_BY_CODE
+from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.errors import UsageError
-from forebay_schemas.reasons import REASONS_BY_CODE
-from forebay_schemas.tiers import TIERS
 
 _PANEL: Final = "Which dead letters (a repeated filter means any of its values)"
 

@@ -7,10 +7,10 @@ import sys
 import typer
 
 from forebay_producer.cli_common import Output, Session, command, say
-from forebay_schemas.checkup import exit_code, findings_json, findings_text, summary
-from forebay_schemas.checkup_kafka import KafkaCheckup
-from forebay_schemas.checkup_needs import Role
-from forebay_schemas.checkup_registry import check_registry
+from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
+from forebay_schemas.doctor.kafka import KafkaCheckup
+from forebay_schemas.doctor.needs import Role
+from forebay_schemas.doctor.registry import check_registry
 from forebay_schemas.errors import ExitCode
 
 

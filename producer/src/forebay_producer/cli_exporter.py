@@ -11,7 +11,7 @@ import typer
 from forebay_producer.cli_common import Session, command, say
 from forebay_producer.exporter import Exporter, ExporterServer
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.topics import Pool
 
 _CLOCK = SystemClock()
 

@@ -23,10 +23,10 @@ from forebay_producer.plan import (
     make_plan,
     shown_seconds,
 )
-from forebay_schemas.calibration import read_calibration
-from forebay_schemas.envelope_problems import shown
+from forebay_schemas.contract.calibration import read_calibration
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
 
 _PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")

@@ -12,8 +12,8 @@ from forebay_producer.cli_values import point_in_time_ms
 from forebay_producer.result_rows import ResultRows
 from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.contract.reasons import Status
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode
-from forebay_schemas.reasons import Status
 
 _WAIT_SECONDS: Final = 0.2
 _SILENT_SECONDS_MAX: Final = 10.0

@@ -22,10 +22,10 @@ from forebay_producer.results_reader import ResultsReader
 from forebay_producer.sender import Submitted
 from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.entry import EXIT_INTERRUPTED
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 0.2

@@ -10,10 +10,10 @@ import typer
 
 from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
 from forebay_producer.topic_admin import TopicAdmin, TopicState
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError
-from forebay_schemas.kafka import make_admin
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import TopicSpec
+from forebay_schemas.kafka.connection import make_admin
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
 

@@ -25,12 +25,12 @@ from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_producer.tracing import make_tracing
 from forebay_schemas.clock import Clock, SystemClock
-from forebay_schemas.control import ControlAction
-from forebay_schemas.envelope import Codec, Request
+from forebay_schemas.contract.control import ControlAction
+from forebay_schemas.contract.envelope import Codec, Request
+from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ForebayError, UsageError
-from forebay_schemas.results import Result, decode_result
-from forebay_schemas.settings import load_settings
-from forebay_schemas.tiers import Tier
+from forebay_schemas.runtime.settings import load_settings
 
 # An outcome cannot be written before its request, but the brokers' clocks may differ by a little.
 _CLOCK_MARGIN_MS: Final = 5_000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forebay_producer.settings import ProducerSettings
-from forebay_schemas.avro import AvroCodec
 from forebay_schemas.clock import Clock
-from forebay_schemas.envelope import Codec, JsonCodec
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
-from forebay_schemas.schema_fetcher import WaitingSchemas
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.envelope import Codec, JsonCodec
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.formats.avro import AvroCodec
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.formats.schema_fetcher import WaitingSchemas
 
 
 def make_codecs(settings: ProducerSettings) -> Mapping[Tier, Codec]:

@@ -14,7 +14,7 @@ from confluent_kafka import Producer as KafkaProducer
 
 from forebay_producer.who import user_and_host
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import (
+from forebay_schemas.contract.control import (
     DONE,
     Control,
     ControlAction,
@@ -24,8 +24,10 @@ from forebay_schemas.control import (
     decode_controlled,
     encode_control,
 )
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import ForebayError, UsageError
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
@@ -35,10 +37,8 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.passing import PASSING, until_passed
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.transient import PASSING, until_passed
 
 BETTER_ANSWER_SECONDS: Final = 1.0
 """After a worker has said that it is too late, another may still say that it was in time: a retry lies elsewhere."""

@@ -15,14 +15,14 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from forebay_producer.dead_letters_audit import Handled
-from forebay_schemas import headers as h
-from forebay_schemas.envelope import Request, deadline_ms, payload_hints
-from forebay_schemas.envelope_problems import NAME_CHARS_MAX, is_request_id
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.envelope import Request, deadline_ms, payload_hints
+from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id
+from forebay_schemas.contract.headers import Header, History, read_history, record_headers, replace_headers
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import Header, History, read_history, record_headers, replace_headers
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 
 SAMPLES_MAX: Final = 3
 

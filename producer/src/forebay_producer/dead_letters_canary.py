@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from forebay_producer.dead_letters import Replay
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
 
 NO_OUTCOME = "no_outcome"
 """Stands for the reason of those that had no outcome in time."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 
 WAIT_SHARE: Final = 0.6
 WAIT_SECONDS_MAX: Final[Mapping[Tier, float]] = {

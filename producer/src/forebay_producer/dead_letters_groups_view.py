@@ -9,7 +9,7 @@ import msgspec
 from forebay_producer.dead_letters_groups import OTHERS, By, Group
 from forebay_producer.dead_letters_selection import NONE, Selection
 from forebay_producer.dead_letters_view import printable
-from forebay_schemas.reasons import REASONS_BY_CODE, Reason
+from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 
 EXPLAINED_GROUPS_MAX: Final = 10
 SHOWN_ERRORS_MAX: Final = 3

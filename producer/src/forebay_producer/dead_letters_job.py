@@ -19,9 +19,9 @@ from forebay_producer.dead_letters_run import Run
 from forebay_producer.dead_letters_selection import Selection
 from forebay_producer.results_reader import ResultsReader
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import Pool
 
 LOOK_SECONDS: Final = 1.0
 """How often the backlog is looked at."""

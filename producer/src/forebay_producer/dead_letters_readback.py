@@ -19,9 +19,9 @@ from forebay_producer.dead_letters_audit import Intent
 from forebay_producer.dead_letters_journal import Place
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.headers import REPLAY_OF, record_headers
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError
-from forebay_schemas.headers import REPLAY_OF, record_headers
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
@@ -31,7 +31,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.permissions import Operation, on_topic
+from forebay_schemas.kafka.permissions import Operation, on_topic
 
 SETTLE_SECONDS: Final = 2.0
 SETTLE_REPLICATED_SECONDS: Final = 10.0

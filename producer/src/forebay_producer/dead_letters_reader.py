@@ -14,9 +14,10 @@ from forebay_producer.dead_letters import Letter, LetterDecoder
 from forebay_producer.dead_letters_audit import AuditRecord, Handled, decode_audit
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.envelope_reader import EnvelopeReader
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
-from forebay_schemas.kafka import (
+from forebay_schemas.formats.envelope_reader import EnvelopeReader
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
@@ -26,9 +27,8 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.passing import until_passed
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.transient import until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
 

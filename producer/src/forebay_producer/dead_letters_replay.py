@@ -19,11 +19,11 @@ from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, PASSING_ER
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_producer.tracing import SendSpan, SendTracing
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError
-from forebay_schemas.kafka import KafkaConnection, make_admin, require_topics
-from forebay_schemas.permissions import Operation
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection, make_admin, require_topics
+from forebay_schemas.kafka.permissions import Operation
 
 BATCH_LETTERS_MAX: Final = 100
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -35,8 +35,9 @@ from forebay_producer.dead_letters_readback import ReadBack
 from forebay_producer.dead_letters_view import rfc3339
 from forebay_producer.sender import QUEUED_KBYTES_MAX
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
@@ -46,9 +47,8 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.passing import PASSING, until_passed
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.transient import PASSING, until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
 

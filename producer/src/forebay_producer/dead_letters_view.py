@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from forebay_producer.dead_letters import Letter, State
-from forebay_schemas import headers as h
-from forebay_schemas.reasons import REASONS_BY_CODE
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.reasons import REASONS_BY_CODE
 
 
 def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payload: bool) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from forebay_producer.exporter_figures import PoolFigures, figures_of
 from forebay_producer.exporter_reader import GONE_SECONDS, Brokers, PoolReader
 from forebay_producer.metrics import ExporterCollector
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError
-from forebay_schemas.kafka import KafkaConnection
-from forebay_schemas.listening import cannot_listen
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.runtime.bind_errors import cannot_listen
 
 REFRESH_SECONDS: Final = 3.0
 LISTEN_SECONDS: Final = 3.0

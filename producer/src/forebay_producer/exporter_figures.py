@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from forebay_producer.backlog import PartitionState
-from forebay_schemas.coordination import Capacity
-from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
+from forebay_schemas.contract.coordination import Capacity
+from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
 
 RISK_MAX: Final = 100.0
 """An autoscaler cannot count with infinity, and would never need a hundred times what runs."""

@@ -13,9 +13,11 @@ from forebay_producer.exporter_figures import TierReading
 from forebay_producer.offsets_reader import At, GroupOffsets, RecordTimes
 from forebay_producer.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import Capacity, decode_capacity
+from forebay_schemas.contract.coordination import Capacity, decode_capacity
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     KafkaConnection,
     as_forebay_error,
     create_client,
@@ -23,9 +25,7 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.permissions import Operation, is_denied, on_topic
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.kafka.permissions import Operation, is_denied, on_topic
 
 CLIENT_ID: Final = "forebay-exporter"
 

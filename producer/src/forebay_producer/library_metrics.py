@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from prometheus_client.core import Metric
 
 from forebay_producer.metrics import LIBRARY_METRICS, SUBMIT_FAILURE_REASONS
-from forebay_schemas.metrics import Histogram, Sheet
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.runtime.metrics import Histogram, Sheet
 
 _OTHER = "other"
 _FOLD_SAMPLES = 1000

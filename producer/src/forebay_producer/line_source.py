@@ -6,7 +6,7 @@ import os
 import select
 from typing import Final, NamedTuple
 
-from forebay_schemas.topics import REQUEST_BYTES_MAX
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 
 LINE_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 """A longer line cannot be a request; it is skipped without being held."""

@@ -18,6 +18,7 @@ from forebay_producer.errors import (
     RecordTooLargeError,
 )
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, DEFAULT_TTL_MS
 from forebay_schemas.errors import (
     AuthenticationFailedError,
     BrokerUnreachableError,
@@ -28,9 +29,8 @@ from forebay_schemas.errors import (
     TopicMissingError,
     UsageError,
 )
-from forebay_schemas.metrics import Sheet, counter, gauge, histogram
-from forebay_schemas.schema_registry import SchemaRegistryRefusedError, SchemaRegistryUnreachableError
-from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, DEFAULT_TTL_MS
+from forebay_schemas.formats.schema_registry import SchemaRegistryRefusedError, SchemaRegistryUnreachableError
+from forebay_schemas.runtime.metrics import Sheet, counter, gauge, histogram
 
 if TYPE_CHECKING:
     from forebay_producer.exporter import PoolState

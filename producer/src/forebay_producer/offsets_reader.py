@@ -11,15 +11,15 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
     create_client,
     reader_config,
 )
-from forebay_schemas.passing import until_passed
-from forebay_schemas.permissions import Operation, is_denied, on_group, on_topic
+from forebay_schemas.kafka.permissions import Operation, is_denied, on_group, on_topic
+from forebay_schemas.kafka.transient import until_passed
 
 At = tuple[str, int]
 """A topic and the number of a partition."""

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from forebay_producer.plan_waits import DAY_SECONDS, Flood, Flow, floods, waits
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
-from forebay_schemas.topics import PARTITIONS_MAX, Pool
 
 ALLOWED_SHARE: Final = 0.6
 """Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from forebay_producer.errors import PastDeadlineError
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
-from forebay_schemas.envelope import JSON_CONTENT_TYPE, Codec, Request
+from forebay_schemas.contract.envelope import JSON_CONTENT_TYPE, Codec, Request
+from forebay_schemas.contract.headers import CONTENT_TYPE, TENANT, TRACEPARENT, Header
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, TTL_MS_MAX, Tier, tier_of
 from forebay_schemas.errors import EnvelopeError, UsageError
-from forebay_schemas.headers import CONTENT_TYPE, TENANT, TRACEPARENT, Header
-from forebay_schemas.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, TTL_MS_MAX, Tier, tier_of
 
 _REQUEST_FIELDS = Request.__struct_fields__
 

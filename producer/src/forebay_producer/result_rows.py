@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay_producer.cli_common import Output, Rows, to_json
-from forebay_schemas.results import Result
+from forebay_schemas.contract.results import Result
 
 _WIDTHS: Final = {
     "request_id": 36,

@@ -11,8 +11,10 @@ from typing import Final, NamedTuple, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.results import Result, ResultError, decode_result
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError, TopicMissingError
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
@@ -21,10 +23,8 @@ from forebay_schemas.kafka import (
     reader_config,
     require_topics,
 )
-from forebay_schemas.passing import PASSING, until_passed
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.results import Result, ResultError, decode_result
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.transient import PASSING, until_passed
 
 REMEMBERED_IDS_MAX: Final = 200_000
 """So many requests may end between two outcomes of one request without the second being taken for a first: 30 MB."""

@@ -18,9 +18,11 @@ from forebay_producer.library_metrics import ProducerMetrics
 from forebay_producer.prepare import Prepared
 from forebay_producer.tracing import NO_TRACING, SendSpan, SendTracing
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.headers import headers_size_bytes
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
-from forebay_schemas.headers import headers_size_bytes
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     PROPERTIES_FIELD,
     KafkaConnection,
     as_forebay_error,
@@ -28,9 +30,7 @@ from forebay_schemas.kafka import (
     producer_config,
     require_topics,
 )
-from forebay_schemas.permissions import Operation, on_topic
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.permissions import Operation, on_topic
 
 QUEUED_KBYTES_MAX: Final = 64 * 1024
 """What a sender's queue holds at most, beside librdkafka's own limit of 100,000 records."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from forebay_schemas.settings import CommonSettings
+from forebay_schemas.runtime.settings import CommonSettings
 
 
 class ProducerSettings(CommonSettings):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
-from forebay_schemas.headers import PREVIOUS_SPAN, TRACEPARENT, TRACESTATE, Header, replace_headers
-from forebay_schemas.otel_context import below, headers_below, printable_key, remote_span
-from forebay_schemas.trace_context import parse_traceparent
-from forebay_schemas.tracing import Traces
+from forebay_schemas.contract.headers import PREVIOUS_SPAN, TRACEPARENT, TRACESTATE, Header, replace_headers
+from forebay_schemas.contract.trace_context import parse_traceparent
+from forebay_schemas.runtime.otel_context import below, headers_below, printable_key, remote_span
+from forebay_schemas.runtime.tracing import Traces
 
 if TYPE_CHECKING:
     from forebay_producer.dead_letters import Replay

@@ -17,12 +17,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 from confluent_kafka.cimpl import NewTopic
 
+from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
-from forebay_schemas.kafka import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
-from forebay_schemas.passing import is_passing, until_passed
-from forebay_schemas.permissions import Access, Operation, is_denied, on_topic
-from forebay_schemas.topic_drift import Drift, drift_of
-from forebay_schemas.topics import TopicSpec
+from forebay_schemas.kafka.connection import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
+from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
+from forebay_schemas.kafka.topic_drift import Drift, drift_of
+from forebay_schemas.kafka.transient import is_passing, until_passed
 
 LEADERS_SECONDS_MAX: Final = 30.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from forebay_schemas.headers import Header
-from forebay_schemas.tracing import TracesSwitch, open_traces
+from forebay_schemas.contract.headers import Header
+from forebay_schemas.runtime.tracing import TracesSwitch, open_traces
 
 if TYPE_CHECKING:
     from forebay_producer.dead_letters import Replay

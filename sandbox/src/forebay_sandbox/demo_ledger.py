@@ -14,9 +14,9 @@ from typing import Protocol
 
 from forebay_sandbox.demo_samples import NOTHING_YET, Sample
 from forebay_sandbox.demo_traffic import Arrival
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 
 class Due(Protocol):

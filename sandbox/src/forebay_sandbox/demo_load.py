@@ -22,12 +22,12 @@ from forebay_sandbox.demo_traffic import Arrival, Pulse
 from forebay_sandbox.demo_view import Now, TierNow
 from forebay_sandbox.stack import MODEL, Stack
 from forebay_schemas.clock import Clock
-from forebay_schemas.envelope import JsonCodec
-from forebay_schemas.kafka import create_client, producer_config
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.connection import create_client, producer_config
 
 LEAD_SECONDS: Final = 1.5
 """From the making of the clients to the first request: a young broker takes a second to give producers their ids."""

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from forebay_sandbox.demo_ledger import Series
 from forebay_sandbox.demo_report import Figures
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 INK: Final = "#22313f"
 MUTED: Final = "#6b7a88"

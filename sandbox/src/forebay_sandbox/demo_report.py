@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from forebay_sandbox.demo_ledger import DirectCall, DirectOutcome, Passage
-from forebay_schemas.reasons import Status
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 COMPLETED_SHARE_MIN: Final = 0.95
 HIGH_P95_SECONDS_MAX: Final = 3.0

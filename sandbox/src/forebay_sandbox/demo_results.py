@@ -11,8 +11,8 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from forebay_sandbox.kafka_access import ANSWER_SECONDS_MAX
-from forebay_schemas.kafka import KafkaConnection, create_client, reader_config
-from forebay_schemas.results import Result, ResultError, decode_result
+from forebay_schemas.contract.results import Result, ResultError, decode_result
+from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
 
 _WAIT_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500

@@ -24,7 +24,7 @@ from forebay_sandbox.kafka_access import ANSWER_SECONDS_MAX, KafkaAccess, kafka_
 from forebay_sandbox.kafka_spec import ClusterSpec
 from forebay_sandbox.process import RunRecord, Watchdog, new_token
 from forebay_sandbox.stack import Launcher
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.topics import Pool
 
 _LINE_EVERY_SECONDS: Final = 5.0
 _NO_TERMINAL_COLUMNS: Final = 100

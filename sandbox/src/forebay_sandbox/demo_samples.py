@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 _BUSY: Final = "sandbox:busy_seconds_total"
 _ANSWER_SECONDS_MAX: Final = 2.0

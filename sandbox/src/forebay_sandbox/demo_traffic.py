@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from forebay_sandbox.trace import TraceRow
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import DEFAULT_TTL_MS, Tier
 
 PULSE_FACTOR: Final = 4.0
 """The pulse's rate over the valley's."""

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from forebay_sandbox.demo_ledger import Series
 from forebay_sandbox.demo_report import Figures, Percentiles
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 COLUMNS_MAX: Final = 100

@@ -22,11 +22,11 @@ from forebay_sandbox.drawing_users import User
 from forebay_sandbox.drawing_view import DrawingNow, UsersNow
 from forebay_sandbox.stack import Stack, client_environment
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import ControlOutcome
-from forebay_schemas.reasons import Status
-from forebay_schemas.results import Result
-from forebay_schemas.settings import load_settings
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.control import ControlOutcome
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.runtime.settings import load_settings
 
 LOST_IMAGES: Final = 12
 LOST_SECONDS: Final = 20.0

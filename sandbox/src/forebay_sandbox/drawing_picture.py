@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from forebay_sandbox.demo_picture import INK, MUTED, STYLE, TIER_COLORS
 from forebay_sandbox.drawing_report import DrawingFigures, Kind, Visit, savings_of
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 _COLORS = {Kind.FREE: TIER_COLORS[Tier.LOW], Kind.FEE: "#0b7a75", Kind.PAID: TIER_COLORS[Tier.HIGH]}
 _LABELS = {

@@ -17,8 +17,8 @@ from forebay_sandbox.demo_report import (
     named,
     tier_figures,
 )
-from forebay_schemas.control import ControlOutcome
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.control import ControlOutcome
+from forebay_schemas.contract.tiers import Tier
 
 PAID_P95_IMAGES_MAX: Final = 1.0
 """What a paying user may wait (P95), as a share of what an image takes. No image is interrupted for another, and what

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import Tier
 
 SLOTS_A_WORKER: Final = 8
 """Drawings at once by each worker: two workers finish one image a second when an image takes 15 s."""

@@ -9,7 +9,7 @@ from rich.table import Table
 from forebay_sandbox.demo_report import Percentiles
 from forebay_sandbox.demo_view import new_report, seconds_cell
 from forebay_sandbox.drawing_report import DrawingFigures, Kind
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from forebay_sandbox.engine_process import call
 from forebay_sandbox.errors import SandboxError
 from forebay_sandbox.kafka_access import ANSWER_SECONDS_MAX, KafkaAccess
 from forebay_sandbox.stack import MODEL
-from forebay_schemas.envelope import JsonCodec
-from forebay_schemas.kafka import create_client, producer_config, reader_config
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.connection import create_client, producer_config, reader_config
 
 LETTERS: Final = 4_000
 

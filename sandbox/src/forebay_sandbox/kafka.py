@@ -28,7 +28,7 @@ from forebay_sandbox.process import (
     token_option,
 )
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.cimpl import NewTopic
 
 from forebay_sandbox.errors import SandboxError
-from forebay_schemas.kafka import (
+from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 
 from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
 from forebay_sandbox.process import END_SECONDS_MAX
-from forebay_schemas.kafka import KafkaConnection, make_admin
+from forebay_schemas.kafka.connection import KafkaConnection, make_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set

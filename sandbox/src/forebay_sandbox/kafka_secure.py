@@ -28,7 +28,7 @@ from forebay_sandbox.certificates import Authority
 from forebay_sandbox.kafka import LocalKafka, local_kafka
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.token_server import AUDIENCE, TokenServer
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ from forebay_sandbox.kafka_broker import READY_SECONDS_MAX, wait_for_metadata
 from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.process import end_all, new_token, processes_of
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 
 DEFAULT_DATA_DIR = Path(".sandbox/kafka")
 DEFAULT_PORT = 9092

@@ -24,7 +24,7 @@ from forebay_sandbox.kafka_access import KafkaAccess, kafka_from_environment
 from forebay_sandbox.kafka_spec import HOST
 from forebay_sandbox.process import end_all, new_token, processes_of
 from forebay_sandbox.stack import MODEL, Launcher, backend_settings
-from forebay_schemas.kafka import KafkaConnection
+from forebay_schemas.kafka.connection import KafkaConnection
 
 DEFAULT_FOLDER: Final = Path(".sandbox/stack")
 _DEFAULT_POOL: Final = "default"

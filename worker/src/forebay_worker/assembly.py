@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.lanes import Lanes
 from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import Gate

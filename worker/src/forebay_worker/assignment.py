@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Iterable
 from enum import Enum
 
-from forebay_schemas.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.credit import Credit
 from forebay_worker.offsets import PartitionOffsets
 

@@ -17,9 +17,9 @@ import aiohttp
 import msgspec
 import structlog
 
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import Tier
 from forebay_worker.connection_words import trouble_words
 from forebay_worker.engine_priority import with_priority
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings

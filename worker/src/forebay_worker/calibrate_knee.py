@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from forebay_schemas.calibration import CalibrationFit, CalibrationStep, Recommendation
+from forebay_schemas.contract.calibration import CalibrationFit, CalibrationStep, Recommendation
 from forebay_worker.pacing.service_model import OUTPUT_TOKENS_MIN, OVERHEAD_SHARE
 
 STABLE_SHARE: Final = 0.8

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from forebay_schemas.calibration import Calibration, CalibrationStep, Recommendation
+from forebay_schemas.contract.calibration import Calibration, CalibrationStep, Recommendation
 from forebay_worker.calibrate_knee import STABLE_SHARE
 from forebay_worker.settings import WorkerSettings
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from forebay_schemas.calibration import CalibrationStep, State
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.calibration import CalibrationStep, State
 from forebay_worker.calibrate_health import Health
 from forebay_worker.calibrate_knee import next_concurrency, refinement
 from forebay_worker.calibrate_requests import Asks

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from forebay_schemas.calibration import CalibrationStep, StepState
+from forebay_schemas.contract.calibration import CalibrationStep, StepState
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 WINDOWS: Final = 3

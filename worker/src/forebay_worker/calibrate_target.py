@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, Tier
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.tiers import DEFAULT_PRIORITY, Tier
 from forebay_worker.backends import TOKENS_MAX, Handler, HandlerRequest
 from forebay_worker.calibrate_requests import Asked
 from forebay_worker.calibrate_samples import Ended, Trouble

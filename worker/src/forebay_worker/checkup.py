@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 
-from forebay_schemas.checkup import Finding
-from forebay_schemas.checkup_kafka import KafkaCheckup
-from forebay_schemas.checkup_needs import Role
-from forebay_schemas.checkup_registry import check_registry
+from forebay_schemas.doctor.findings import Finding
+from forebay_schemas.doctor.kafka import KafkaCheckup
+from forebay_schemas.doctor.needs import Role
+from forebay_schemas.doctor.registry import check_registry
 from forebay_worker.checkup_backend import backend_findings, check_metrics
 from forebay_worker.checkup_gpu import check_gpu
 from forebay_worker.checkup_handler import check_handler

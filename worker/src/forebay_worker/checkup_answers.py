@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay_schemas.checkup import Finding, failed, named, ok, warning
+from forebay_schemas.doctor.findings import Finding, failed, named, ok, warning
 
 BACKEND: Final = "backend"
 

@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from forebay_schemas.checkup import Finding, failed, ok, skipped, warning
+from forebay_schemas.doctor.findings import Finding, failed, ok, skipped, warning
 from forebay_worker.checkup_answers import BACKEND, Answered, Call, answer_finding, calls_for, next_is_worth_it
 from forebay_worker.connection_words import connection_words
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings

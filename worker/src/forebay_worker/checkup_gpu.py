@@ -9,8 +9,8 @@ from asyncio.subprocess import DEVNULL, PIPE
 from contextlib import suppress
 from typing import Any, Final
 
-from forebay_schemas.checkup import Finding, failed, ok, skipped, warning
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.doctor.findings import Finding, failed, ok, skipped, warning
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.gpu_check import check_devices, device_names
 from forebay_worker.signals.gpu_process import end_process

@@ -9,7 +9,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from typing import Final
 
-from forebay_schemas.checkup import Finding, failed, ok, warning
+from forebay_schemas.doctor.findings import Finding, failed, ok, warning
 from forebay_schemas.errors import UsageError
 from forebay_worker.backends import load_handler
 from forebay_worker.signals.gpu_process import end_process

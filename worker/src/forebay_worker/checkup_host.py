@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from forebay_schemas.checkup import Finding, ok, warning
+from forebay_schemas.doctor.findings import Finding, ok, warning
 from forebay_worker.settings import WorkerSettings
 
 CHECK: Final = "host"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forebay_schemas.checkup import Finding, failed, ok, warning
+from forebay_schemas.doctor.findings import Finding, failed, ok, warning
 from forebay_worker.settings import WorkerSettings
 
 CHECK = "settings"

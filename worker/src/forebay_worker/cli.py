@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from forebay_schemas.checkup import exit_code, findings_json, findings_text, summary
+from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.log import configure_logging
+from forebay_schemas.runtime.log import configure_logging
 from forebay_worker.checkup import examine
 from forebay_worker.cli_calibrate import calibrate
 from forebay_worker.settings import load_worker_settings

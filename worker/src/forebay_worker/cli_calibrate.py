@@ -18,11 +18,11 @@ import msgspec
 import typer
 from yarl import URL
 
-from forebay_schemas.calibration import VERSION, Calibration
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.entry import EXIT_INTERRUPTED
+from forebay_schemas.contract.calibration import VERSION, Calibration
 from forebay_schemas.errors import ExitCode, UsageError
-from forebay_schemas.log import configure_logging
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.log import configure_logging
 from forebay_worker.backends import load_handler
 from forebay_worker.calibrate_knee import fit_line, is_plateau, recommend, unsettled_note
 from forebay_worker.calibrate_prepare import Patience, first_model, look_at_engine, probe

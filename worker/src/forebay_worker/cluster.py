@@ -10,12 +10,12 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay_schemas.acls import worker_needs
-from forebay_schemas.connection_trouble import refused_credentials
-from forebay_schemas.kafka import KafkaConnection, ask_metadata, make_admin, require_topics
-from forebay_schemas.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.acls import worker_needs
+from forebay_schemas.kafka.connection import KafkaConnection, ask_metadata, make_admin, require_topics
+from forebay_schemas.kafka.diagnosis import refused_credentials
+from forebay_schemas.kafka.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
 
 ASK_SECONDS_MAX: Final = 2.0
 

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.permissions import is_denied
+from forebay_schemas.kafka.permissions import is_denied
 from forebay_worker.assignment import Assignment
 from forebay_worker.ports import KafkaConsumer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay_schemas.control import Control, ControlAction
-from forebay_schemas.tiers import TTL_MS_MAX, Tier
+from forebay_schemas.contract.control import Control, ControlAction
+from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_worker.work import Work
 
 CONTROLS_MAX = 100_000

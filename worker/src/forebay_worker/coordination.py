@@ -15,8 +15,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import Control, decode_control
-from forebay_schemas.coordination import (
+from forebay_schemas.contract.control import Control, decode_control
+from forebay_schemas.contract.coordination import (
     GONE_SECONDS,
     LASTING_KINDS,
     LEASE_SECONDS,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from forebay_schemas import headers as h
-from forebay_schemas.headers import Header, headers_size_bytes, record_headers, replace_headers
-from forebay_schemas.reasons import Reason
+from forebay_schemas.contract import headers as h
+from forebay_schemas.contract.headers import Header, headers_size_bytes, record_headers, replace_headers
+from forebay_schemas.contract.reasons import Reason
 from forebay_worker.work import Work
 
 ERROR_CHARS_MAX = 1_000

@@ -13,9 +13,9 @@ from functools import partial
 import structlog
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.assignment import CRASHES_MAX
 from forebay_worker.breaker import Breaker, BreakerState
 from forebay_worker.controls import RECENT_MS, Controls

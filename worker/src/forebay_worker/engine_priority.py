@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from forebay_schemas.tiers import PRIORITY_MAX, TIERS
+from forebay_schemas.contract.tiers import PRIORITY_MAX, TIERS
 from forebay_worker.work import Work
 
 _LEVELS = PRIORITY_MAX + 1

@@ -6,8 +6,8 @@ import asyncio
 
 import structlog
 
-from forebay_schemas.log import spoken_of
-from forebay_schemas.reasons import Reason
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.runtime.log import spoken_of
 from forebay_worker.backends import Backend, BackendFailed
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.work import Failure, Work

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.broker_clock import BrokerClock
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.handover import HandOvers

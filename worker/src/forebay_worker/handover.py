@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from forebay_schemas.coordination import RENEW_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.coordination import RENEW_SECONDS, Notice, NoticeKind
 from forebay_worker.ownership import HandedOver
 
 

@@ -14,14 +14,14 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import ControlAction, ControlOutcome
-from forebay_schemas.coordination import Notice
-from forebay_schemas.envelope import deadline_ms, priority_in
-from forebay_schemas.envelope_reader import EnvelopeReader, SchemaPendingError
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.coordination import Notice
+from forebay_schemas.contract.envelope import deadline_ms, priority_in
+from forebay_schemas.contract.headers import read_history, record_headers
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import read_history, record_headers
-from forebay_schemas.permissions import Access, is_denied
-from forebay_schemas.tiers import DEFAULT_PRIORITY
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendingError
+from forebay_schemas.kafka.permissions import Access, is_denied
 from forebay_worker.assignment import Assignment, Verdict
 from forebay_worker.commits import Commits
 from forebay_worker.credit import Credit

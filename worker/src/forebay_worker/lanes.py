@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Container, Iterable, Mapping
 from types import MappingProxyType
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lane_order import LaneOrder, urgency
 from forebay_worker.tenants import DEAD_ENTRIES_MAX, FairQueue
 from forebay_worker.tier_shares import TierShares

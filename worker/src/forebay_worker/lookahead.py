@@ -3,7 +3,7 @@ thread uses it."""
 
 from __future__ import annotations
 
-from forebay_schemas.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_worker.credit import Credit
 from forebay_worker.lanes import RECORD_OVERHEAD_BYTES, Lanes
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
-from forebay_schemas.metrics import Histogram, Sheet, counter, gauge, histogram
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import TIERS
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.runtime.metrics import Histogram, Sheet, counter, gauge, histogram
 from forebay_worker.gauges import Gauges
 from forebay_worker.stats import Stats
 

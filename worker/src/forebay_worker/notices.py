@@ -6,7 +6,7 @@ from collections import deque
 
 import msgspec
 
-from forebay_schemas.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, NoticeKind
 from forebay_worker.assignment import Assignment
 
 KEPT_SECONDS = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from forebay_schemas.offsets_metadata import runs_of
+from forebay_schemas.contract.offsets_metadata import runs_of
 
 
 class PartitionOffsets:

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from forebay_schemas.listening import cannot_listen
+from forebay_schemas.runtime.bind_errors import cannot_listen
 
 Check = Callable[[], list[str]]
 

@@ -14,13 +14,13 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.control import ControlAction, Controlled, ControlOutcome, encode_controlled
-from forebay_schemas.coordination import Capacity, Notice, encode_capacity, encode_clock_probe, encode_notice
-from forebay_schemas.headers import REASON
-from forebay_schemas.reasons import REASONS_BY_CODE, Reason
-from forebay_schemas.results import ERROR_CHARS_MAX, Result, encode_result
-from forebay_schemas.tiers import Tier
-from forebay_schemas.topics import LATER_BYTES_MAX, Pool
+from forebay_schemas.contract.control import ControlAction, Controlled, ControlOutcome, encode_controlled
+from forebay_schemas.contract.coordination import Capacity, Notice, encode_capacity, encode_clock_probe, encode_notice
+from forebay_schemas.contract.headers import REASON
+from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
+from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, encode_result
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, Pool
 from forebay_worker.broker_clock import Acknowledged
 from forebay_worker.dead_letters import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.known import KnownOutcomes

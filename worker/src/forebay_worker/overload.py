@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from forebay_schemas.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
+from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
 from forebay_worker.work import Work
 
 TOLERATED_SECONDS: Final[Mapping[Tier, float]] = {tier: ALLOWED_WAIT_SECONDS[tier] for tier in (Tier.HIGH, Tier.MID)}

@@ -12,9 +12,9 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import Notice, NoticeKind
-from forebay_schemas.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.coordination import Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.commits import Commits, PartitionKey
 from forebay_worker.credit import Credit

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from forebay_schemas.coordination import Notice
+from forebay_schemas.contract.coordination import Notice
 from forebay_worker.work import Record
 
 OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from forebay_schemas.envelope import Request, payload_hints
+from forebay_schemas.contract.envelope import Request, payload_hints
 
 BYTES_PER_TOKEN = 4.0
 """English text in JSON, before any answer said better."""

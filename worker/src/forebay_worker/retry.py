@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from forebay_schemas.topics import RETRY_DELAYS_SECONDS
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS
 
 
 class Next(Enum):

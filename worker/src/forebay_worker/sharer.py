@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import (
+from forebay_schemas.contract.coordination import (
     CAPACITY_SECONDS,
     PER_SECOND_MAX,
     REQUESTS_MAX,
@@ -18,7 +18,7 @@ from forebay_schemas.coordination import (
     SERVICE_SECONDS_MIN,
     Capacity,
 )
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.breaker import BreakerState
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.pacing.sharing import SILENT_SECONDS, Own, Sharing

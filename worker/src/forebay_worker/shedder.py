@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lanes import Lanes
 from forebay_worker.overload import OverloadLadder, Shed, estimated_waits, plan_shedding
 from forebay_worker.pacing.gate import Gate

@@ -14,9 +14,13 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, set_span_in_context
 
 from forebay_schemas.clock import EPOCH_MS_MIN, Clock
-from forebay_schemas.envelope import payload_hints
-from forebay_schemas.headers import PREVIOUS_SPAN, TRACEPARENT, TRACESTATE, Header, record_headers
-from forebay_schemas.otel_context import (
+from forebay_schemas.contract.envelope import payload_hints
+from forebay_schemas.contract.headers import PREVIOUS_SPAN, TRACEPARENT, TRACESTATE, Header, record_headers
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.reasons import Status as Outcome
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.contract.trace_context import TraceContext, parse_traceparent
+from forebay_schemas.runtime.otel_context import (
     MODEL_CHARS_MAX,
     below,
     headers_below,
@@ -24,11 +28,7 @@ from forebay_schemas.otel_context import (
     remote_span,
     traceparent_of,
 )
-from forebay_schemas.reasons import Reason
-from forebay_schemas.reasons import Status as Outcome
-from forebay_schemas.topics import Pool
-from forebay_schemas.trace_context import TraceContext, parse_traceparent
-from forebay_schemas.tracing import Traces
+from forebay_schemas.runtime.tracing import Traces
 from forebay_worker.backends import Backend, BackendFailed
 from forebay_worker.tracing import NO_TRACING
 from forebay_worker.work import Answer, Work

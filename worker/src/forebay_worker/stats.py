@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from forebay_schemas.control import ControlAction, ControlOutcome
-from forebay_schemas.metrics import Histogram
-from forebay_schemas.reasons import Reason, Status
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.reasons import Reason, Status
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.runtime.metrics import Histogram
 from forebay_worker.work import Work
 
 DEAD_LETTER_REASONS: Final = tuple(each for each in Reason if each.status in (Status.FAILED, Status.REJECTED))

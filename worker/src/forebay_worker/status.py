@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.breaker import BreakerState
 from forebay_worker.dispatch import Dispatcher
 from forebay_worker.estimates import Accuracy

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 MINIMUM_SHARES: Mapping[Tier, float] = MappingProxyType({Tier.MID: 0.05, Tier.LOW: 0.01})
 """Of the limit's slot time, guaranteed while more urgent tiers would take everything."""

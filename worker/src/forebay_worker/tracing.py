@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.headers import TRACEPARENT, Header
-from forebay_schemas.reasons import Reason
-from forebay_schemas.trace_context import parse_traceparent
-from forebay_schemas.tracing import open_traces
+from forebay_schemas.contract.headers import TRACEPARENT, Header
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.trace_context import parse_traceparent
+from forebay_schemas.runtime.tracing import open_traces
 from forebay_worker.work import Work
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_schemas.permissions import Access, Resource
+from forebay_schemas.kafka.permissions import Access, Resource
 
 SAY_AGAIN_SECONDS: Final = 10.0
 """What goes on is said again so often: a denied topic that was never read is refused hundreds of times a second."""

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import structlog
 
-from forebay_schemas.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.controls import concerns
 from forebay_worker.fetcher import Fetched

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from forebay_schemas.envelope import Request
+from forebay_schemas.contract.envelope import Request
+from forebay_schemas.contract.headers import TRACEPARENT, History
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.headers import TRACEPARENT, History
-from forebay_schemas.reasons import Reason
-from forebay_schemas.tiers import Tier
 from forebay_worker.assignment import Assignment
 from forebay_worker.prediction import Prediction
 

@@ -20,14 +20,20 @@ from confluent_kafka import Consumer, Producer
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.coordination import Capacity, Notice
-from forebay_schemas.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.coordination import Capacity, Notice
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import ExitCode, KafkaFailedError
-from forebay_schemas.kafka import KafkaConnection, consumer_config, create_client, producer_config, reader_config
-from forebay_schemas.schema_fetcher import SchemaFetcher
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
+from forebay_schemas.formats.schema_fetcher import SchemaFetcher
+from forebay_schemas.kafka.connection import (
+    KafkaConnection,
+    consumer_config,
+    create_client,
+    producer_config,
+    reader_config,
+)
 from forebay_worker.assembly import make_gate, make_lanes, make_sharing
 from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.broker_clock import BrokerClock

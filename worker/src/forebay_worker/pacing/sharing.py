@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from forebay_schemas.coordination import CAPACITY_SECONDS, GONE_SECONDS, Capacity
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.coordination import CAPACITY_SECONDS, GONE_SECONDS, Capacity
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.allocation import Wanted, allocate
 
 SILENT_SECONDS = 12.0

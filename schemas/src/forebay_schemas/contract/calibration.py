@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from forebay_schemas.envelope_problems import shown
+from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.errors import UsageError
 
 VERSION: Final = 1

@@ -9,12 +9,12 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
-from forebay_schemas.checkup import Finding, failed, named, ok, skipped, warning
-from forebay_schemas.checkup_needs import Need, Role, Weight, known, lacking
-from forebay_schemas.permissions import Permitted, Resource, is_denied
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topic_drift import drift_of
-from forebay_schemas.topics import PARTITIONS_MAX, Pool
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
+from forebay_schemas.doctor.findings import Finding, failed, named, ok, skipped, warning
+from forebay_schemas.doctor.needs import Need, Role, Weight, known, lacking
+from forebay_schemas.kafka.permissions import Permitted, Resource, is_denied
+from forebay_schemas.kafka.topic_drift import drift_of
 
 TOPICS: Final = "topics"
 SETTINGS: Final = "topics.settings"

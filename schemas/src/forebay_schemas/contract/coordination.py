@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from forebay_schemas.tiers import Tier
+from forebay_schemas.contract.tiers import Tier
 
 LEASE_SECONDS = 10.0
 """A new owner withholds what it was handed over for so long after it last heard that it still runs."""

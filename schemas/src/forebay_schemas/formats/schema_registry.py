@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from forebay_schemas.avro import latest_schema
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.formats.avro import latest_schema
 from forebay_schemas.properties import property_lines
 
 if TYPE_CHECKING:

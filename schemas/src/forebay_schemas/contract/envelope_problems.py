@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from forebay_schemas.contract.tiers import PRIORITY_MAX, PRIORITY_MIN, TTL_MS_MAX
 from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.tiers import PRIORITY_MAX, PRIORITY_MIN, TTL_MS_MAX
 
 REQUEST_ID_CHARS_MAX: Final = 200
 NAME_CHARS_MAX: Final = 200

@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from forebay_schemas.acls import READER_GROUP
-from forebay_schemas.connection_trouble import find_trouble, refused_credentials
-from forebay_schemas.connection_watch import ConnectionWatch
-from forebay_schemas.envelope_problems import shown
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
-from forebay_schemas.permissions import Access, Operation, Resource, denied_error, is_denied, on_group, on_topic
-from forebay_schemas.principal import principal_of
+from forebay_schemas.kafka.acls import READER_GROUP
+from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
+from forebay_schemas.kafka.permissions import Access, Operation, Resource, denied_error, is_denied, on_group, on_topic
+from forebay_schemas.kafka.principal import principal_of
+from forebay_schemas.kafka.watch import ConnectionWatch
 from forebay_schemas.properties import property_lines
-from forebay_schemas.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 
 METADATA_TIMEOUT_SECONDS: Final = 10.0
 

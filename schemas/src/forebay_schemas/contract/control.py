@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from forebay_schemas.envelope_problems import is_request_id
+from forebay_schemas.contract.envelope_problems import is_request_id
 
 
 class ControlAction(StrEnum):

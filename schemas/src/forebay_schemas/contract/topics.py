@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_schemas.envelope_problems import shown
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
-from forebay_schemas.tiers import TIERS, TTL_MS_MAX, Tier
 
 RETRY_DELAYS_SECONDS: Final = (1, 5, 30)
 

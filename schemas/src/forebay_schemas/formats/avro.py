@@ -17,8 +17,8 @@ import fastavro
 import msgspec
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from forebay_schemas.envelope import Request, encode_checked
-from forebay_schemas.envelope_problems import explain_rule, shown
+from forebay_schemas.contract.envelope import Request, encode_checked
+from forebay_schemas.contract.envelope_problems import explain_rule, shown
 from forebay_schemas.errors import EnvelopeError
 
 AVRO_CONTENT_TYPE: Final = "application/avro"
@@ -93,7 +93,7 @@ def _takes_no_bytes(schema: Any) -> bool:
 @cache
 def envelope_schemas() -> Mapping[bytes, AvroSchema]:
     """All versions of the envelope's schema by their fingerprints, the latest last."""
-    folder = files("forebay_schemas") / "avsc"
+    folder = files("forebay_schemas.formats") / "avsc"
     texts = [(folder / name).read_text(encoding="utf-8") for name in _VERSIONS]
     schemas = [AvroSchema(text=text, parsed=fastavro.parse_schema(json.loads(text))) for text in texts]
     return {schema.fingerprint: schema for schema in schemas}

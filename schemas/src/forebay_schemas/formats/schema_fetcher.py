@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 import structlog
 
-from forebay_schemas.avro import AvroSchema, envelope_schemas, parse_avro_schema
 from forebay_schemas.clock import Clock
-from forebay_schemas.envelope_reader import SchemaPendingError
 from forebay_schemas.errors import EnvelopeError, ForebayError
-from forebay_schemas.schema_registry import SchemaRegistry
+from forebay_schemas.formats.avro import AvroSchema, envelope_schemas, parse_avro_schema
+from forebay_schemas.formats.envelope_reader import SchemaPendingError
+from forebay_schemas.formats.schema_registry import SchemaRegistry
 
 SCHEMAS_MAX: Final = 1_000
 """So many are kept, and so many wanted at a time."""

@@ -23,8 +23,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from forebay_schemas.headers import TRACEPARENT, TRACESTATE
-from forebay_schemas.trace_context import TraceContext
+from forebay_schemas.contract.headers import TRACEPARENT, TRACESTATE
+from forebay_schemas.contract.trace_context import TraceContext
 
 _EMPTY: Final = Context()
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from forebay_schemas.permissions import Access, Operation, Resource, on_group, on_topic
-from forebay_schemas.tiers import TIERS, Tier
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.permissions import Access, Operation, Resource, on_group, on_topic
 
 READER_GROUP: Final = "forebay-reader"
 """The group of all that read topics without being members of a group."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
+from forebay_schemas.contract.reasons import Status
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.reasons import Status
 
 ERROR_CHARS_MAX = 2_000
 """A result's error text is cut to this length."""

@@ -13,9 +13,15 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
-from forebay_schemas.envelope_problems import ATTEMPTS_MAX, NAME_CHARS_MAX, explain, explain_null, is_request_id, shown
-from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.tiers import (
+from forebay_schemas.contract.envelope_problems import (
+    ATTEMPTS_MAX,
+    NAME_CHARS_MAX,
+    explain,
+    explain_null,
+    is_request_id,
+    shown,
+)
+from forebay_schemas.contract.tiers import (
     DEFAULT_PRIORITY,
     DEFAULT_TTL_MS,
     PRIORITY_MAX,
@@ -25,6 +31,7 @@ from forebay_schemas.tiers import (
     Tier,
     tier_of,
 )
+from forebay_schemas.errors import EnvelopeError
 
 _TOKENS_MAX: Final = 10**9
 

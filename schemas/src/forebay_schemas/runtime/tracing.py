@@ -19,7 +19,7 @@ from forebay_schemas.errors import UsageError
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
-    from forebay_schemas.otel_context import RootDecisions
+    from forebay_schemas.runtime.otel_context import RootDecisions
 
 TracesSwitch = Literal["auto", "on", "off"]
 
@@ -134,7 +134,7 @@ def _make_ours(service: str, package: str, attributes: Mapping[str, str], *, sha
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    from forebay_schemas.otel_context import PresetIds, RootDecisions
+    from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
 
     ours = {"service.name": service, "service.version": version(package), **attributes}
     told = OTELResourceDetector().detect().attributes  # by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Producer
 
-from forebay_schemas.checkup import Finding, ok, skipped, warning
 from forebay_schemas.clock import Clock
-from forebay_schemas.coordination import encode_clock_probe
-from forebay_schemas.kafka import KafkaConnection, create_client, producer_config
-from forebay_schemas.topics import LATER_BYTES_MAX
+from forebay_schemas.contract.coordination import encode_clock_probe
+from forebay_schemas.contract.topics import LATER_BYTES_MAX
+from forebay_schemas.doctor.findings import Finding, ok, skipped, warning
+from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
 
 CHECK: Final = "clock"
 PROBES: Final = 3

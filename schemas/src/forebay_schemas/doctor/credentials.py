@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from forebay_schemas.checkup import Finding, failed, ok, skipped, warning
+from forebay_schemas.doctor.findings import Finding, failed, ok, skipped, warning
 from forebay_schemas.errors import AuthenticationFailedError, KafkaFailedError
-from forebay_schemas.principal import ANONYMOUS, mechanism_of, principal_of
+from forebay_schemas.kafka.principal import ANONYMOUS, mechanism_of, principal_of
 
 TLS: Final = "kafka.tls"
 CREDENTIALS: Final = "kafka.credentials"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from forebay_schemas.checkup import Finding, failed, ok, skipped
+from forebay_schemas.doctor.findings import Finding, failed, ok, skipped
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.schema_registry import SchemaRegistry
+from forebay_schemas.formats.schema_registry import SchemaRegistry
 
 CHECK: Final = "schema_registry"
 REGISTRY_SECONDS: Final = 4.0

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
-from forebay_schemas.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 ATTEMPT: Final = "forebay-attempt"
 FIRST_ENQUEUED_AT: Final = "forebay-first-enqueued-at"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forebay_schemas.topics import TopicSpec
+from forebay_schemas.contract.topics import TopicSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

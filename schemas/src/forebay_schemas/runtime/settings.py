@@ -23,13 +23,13 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from forebay_schemas.connection_watch import ConnectionWatch
-from forebay_schemas.envelope_problems import shown
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
-from forebay_schemas.kafka import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
-from forebay_schemas.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
-from forebay_schemas.topics import Pool
-from forebay_schemas.tracing import TracesSwitch
+from forebay_schemas.formats.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
+from forebay_schemas.kafka.connection import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
+from forebay_schemas.kafka.watch import ConnectionWatch
+from forebay_schemas.runtime.tracing import TracesSwitch
 
 ENV_PREFIX: Final = "FOREBAY_"
 

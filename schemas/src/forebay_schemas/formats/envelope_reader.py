@@ -11,7 +11,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from forebay_schemas.avro import (
+from forebay_schemas.contract.envelope import JsonCodec, Request
+from forebay_schemas.errors import EnvelopeError, ForebayError
+from forebay_schemas.formats.avro import (
     AVRO_CONTENT_TYPE,
     FINGERPRINT_BYTES,
     FRAMED,
@@ -23,8 +25,6 @@ from forebay_schemas.avro import (
     envelope_schemas,
     replace_in_avro,
 )
-from forebay_schemas.envelope import JsonCodec, Request
-from forebay_schemas.errors import EnvelopeError, ForebayError
 
 SCHEMA_ID_MAX: Final = 2**31 - 1
 

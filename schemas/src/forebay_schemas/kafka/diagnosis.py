@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay_schemas.errors import AuthenticationFailedError, KafkaFailedError, TlsFailedError
-from forebay_schemas.principal import mechanism_of, principal_of
+from forebay_schemas.kafka.principal import mechanism_of, principal_of
 
 PROBE_SECONDS_MAX: Final = 2.0
 _SERVERS_MAX: Final = 3

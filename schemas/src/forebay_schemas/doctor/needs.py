@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from forebay_schemas.acls import READER_GROUP, worker_needs
-from forebay_schemas.permissions import Access, Operation, Permitted, Resource, lacks, on_group, on_topic
-from forebay_schemas.tiers import TIERS
-from forebay_schemas.topics import Pool
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.acls import READER_GROUP, worker_needs
+from forebay_schemas.kafka.permissions import Access, Operation, Permitted, Resource, lacks, on_group, on_topic
 
 
 class Role(StrEnum):

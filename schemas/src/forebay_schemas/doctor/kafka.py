@@ -12,13 +12,15 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # not in its stubs
 
-from forebay_schemas.checkup import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped, warning
-from forebay_schemas.checkup_clock import CHECK as CLOCK
-from forebay_schemas.checkup_clock import check_clock
-from forebay_schemas.checkup_credentials import CREDENTIALS, TLS, credentials_findings, refusal_findings
-from forebay_schemas.checkup_needs import Role, needs_of, topics_of
-from forebay_schemas.checkup_network import tcp_problems
-from forebay_schemas.checkup_topics import (
+from forebay_schemas.clock import SystemClock
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.doctor.clock import CHECK as CLOCK
+from forebay_schemas.doctor.clock import check_clock
+from forebay_schemas.doctor.credentials import CREDENTIALS, TLS, credentials_findings, refusal_findings
+from forebay_schemas.doctor.findings import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped, warning
+from forebay_schemas.doctor.needs import Role, needs_of, topics_of
+from forebay_schemas.doctor.network import tcp_problems
+from forebay_schemas.doctor.topics import (
     PERMISSIONS,
     REPLICAS,
     SETTINGS,
@@ -30,12 +32,10 @@ from forebay_schemas.checkup_topics import (
     permission_findings,
     replica_findings,
 )
-from forebay_schemas.clock import SystemClock
-from forebay_schemas.connection_trouble import find_trouble, refused_credentials
 from forebay_schemas.errors import KafkaFailedError
-from forebay_schemas.kafka import KafkaConnection, make_admin
-from forebay_schemas.permissions import Operation, Permitted, ask_permitted, lacks, on_topic
-from forebay_schemas.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection, make_admin
+from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
+from forebay_schemas.kafka.permissions import Operation, Permitted, ask_permitted, lacks, on_topic
 
 BROKERS: Final = "kafka.brokers"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from forebay_schemas.trace_context import parse_traceparent
+from forebay_schemas.contract.trace_context import parse_traceparent
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 
 from forebay_schemas.errors import DeniedError
-from forebay_schemas.passing import until_passed
+from forebay_schemas.kafka.transient import until_passed
 
 ANSWER_SECONDS_MAX: Final = 10.0
 

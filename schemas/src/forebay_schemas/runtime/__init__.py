@@ -1,0 +1,4 @@
+"""What a process needs around its work: entry point, settings, logs, metrics, tracing, errors of a port.
+
+Reads the environment and files, writes to stderr. Imports everything below: contract, formats, kafka. The main thread.
+"""
