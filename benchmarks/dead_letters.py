@@ -18,7 +18,7 @@ import msgspec
 from benchmarks.cluster import PARTITIONS, Cluster
 from benchmarks.programs import BenchError, Program, Usage, counting_program, list_program
 from benchmarks.records import FAR_EXPIRE_AT, envelopes
-from forebay_producer.dead_letters_audit import ReplayAudit, encode_audit
+from forebay_producer.dead_letters.audit import ReplayAudit, encode_audit
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier

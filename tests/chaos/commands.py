@@ -19,7 +19,7 @@ from forebay_schemas.contract.topics import Pool
 # The command itself, in a process that ends with this one however this one ends.
 _PROGRAM = (
     "from forebay_sandbox.parent import exit_with_parent; exit_with_parent(); "
-    "from forebay_producer.cli import main; main()"
+    "from forebay_producer.cli.app import main; main()"
 )
 _SECONDS_MAX = 240.0
 

@@ -12,7 +12,7 @@ from chaos.acts import Ask, Order
 from chaos.commands import Commands
 from chaos.load import Accepted, Load
 from forebay_producer import Producer
-from forebay_producer.sender import Submitted
+from forebay_producer.client.sender import Submitted
 from forebay_sandbox.kafka_access import KafkaAccess
 from forebay_schemas.contract.control import ControlAction
 from forebay_schemas.contract.tiers import Tier

@@ -13,7 +13,7 @@ import yaml
 
 from chart.rendered import CHART, EXAMPLES, ROOT, Manifest, pods, render, run_helm
 from chart.strict import validate
-from forebay_producer import cli as forebay
+from forebay_producer.cli import app as forebay
 from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES
 from forebay_worker import cli as forebay_worker
 

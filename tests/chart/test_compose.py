@@ -12,7 +12,7 @@ import pytest
 import typer
 import yaml
 
-from forebay_producer import cli as forebay
+from forebay_producer.cli import app as forebay
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as forebay_sandbox
 from forebay_sandbox import tools

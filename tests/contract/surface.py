@@ -19,8 +19,8 @@ import typer
 import forebay_producer
 import forebay_schemas
 import forebay_worker
-from forebay_producer import cli as producer_cli
 from forebay_producer import metrics as producer_metrics
+from forebay_producer.cli import app as producer_cli
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as sandbox_cli
 from forebay_schemas.contract import headers

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from forebay_producer import cli as forebay
+from forebay_producer.cli import app as forebay
 from forebay_sandbox import cli as forebay_sandbox
 from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES
 from forebay_worker import cli as forebay_worker

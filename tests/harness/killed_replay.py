@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from confluent_kafka import Producer
 
-from forebay_producer import dead_letters_run
-from forebay_producer.cli import main
+from forebay_producer.cli.app import main
+from forebay_producer.dead_letters.runs import lease as dead_letters_run
 
 
 def _killing(kind: str, number: int, seconds: float) -> type[Producer]:

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from forebay_producer import cli_submit
-from forebay_producer.cli import app
+from forebay_producer.cli import submit as cli_submit
+from forebay_producer.cli.app import app
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX

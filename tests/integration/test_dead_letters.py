@@ -10,8 +10,8 @@ import pytest
 
 from forebay_producer import Producer as Client
 from forebay_producer import ProducerSettings
-from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_view import rfc3339
+from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.headers import read_history, record_headers
 from forebay_schemas.contract.tiers import Tier

@@ -9,15 +9,9 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # its stubs leave this name out
 
-from forebay_producer import (
-    OutcomeTimeoutError,
-    Producer,
-    ProducerClosedError,
-    Submitted,
-    outcome_watch,
-    results_reader,
-)
-from forebay_producer.results_reader import ResultsReader
+from forebay_producer import OutcomeTimeoutError, Producer, ProducerClosedError, Submitted
+from forebay_producer.client import outcome_watch, results_reader
+from forebay_producer.client.results_reader import ResultsReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.errors import ForebayError, TopicMissingError

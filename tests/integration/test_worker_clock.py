@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     ResourceType,
 )
 
-from forebay_producer.client import Producer
+from forebay_producer.client.client import Producer
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import LivePool, envelope

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_producer.dead_letters import SAMPLES_MAX, State
-from forebay_producer.dead_letters_groups import ERRORS_MAX, GROUPS_MAX, OTHERS, By, Groups
-from forebay_producer.dead_letters_groups_view import group_record, groups_text, next_steps
-from forebay_producer.dead_letters_selection import Selection
+from forebay_producer.dead_letters.groups import ERRORS_MAX, GROUPS_MAX, OTHERS, By, Groups
+from forebay_producer.dead_letters.groups_view import group_record, groups_text, next_steps
+from forebay_producer.dead_letters.letter import SAMPLES_MAX, State
+from forebay_producer.dead_letters.selection import Selection
 from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, letter
 
 

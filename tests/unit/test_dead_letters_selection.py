@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from forebay_producer.cli_dead_letters_selection import SelectionOptions
-from forebay_producer.dead_letters import Letter, LetterDecoder
-from forebay_producer.dead_letters_selection import Selection
+from forebay_producer.cli.dead_letters.selection import SelectionOptions
+from forebay_producer.dead_letters.letter import Letter, LetterDecoder
+from forebay_producer.dead_letters.selection import Selection
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
 from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, StoredRecord, letter

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_producer.backlog import PartitionState, Sample, TierBacklog, backlog_of
-from forebay_producer.results_reader import FirstOutcomes
+from forebay_producer.client.results_reader import FirstOutcomes
+from forebay_producer.cluster.backlog import PartitionState, Sample, TierBacklog, backlog_of
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.kafka.topic_drift import Drift, drift_of

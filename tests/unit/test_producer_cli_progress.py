@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from forebay_producer.cli_progress import QUIET_SECONDS, ScanProgress
+from forebay_producer.cli.progress import QUIET_SECONDS, ScanProgress
 from forebay_schemas.clock import SystemClock
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forebay_producer.dead_letters import (
+from forebay_producer.dead_letters.audit import DiscardAudit, Handled
+from forebay_producer.dead_letters.letter import (
     Letter,
     LetterDecoder,
     Refusal,
@@ -17,8 +18,7 @@ from forebay_producer.dead_letters import (
     plan_replay,
     state_of,
 )
-from forebay_producer.dead_letters_audit import DiscardAudit, Handled
-from forebay_producer.dead_letters_view import view_of, view_text
+from forebay_producer.dead_letters.views import view_of, view_text
 from forebay_schemas.contract.headers import Header
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.formats.avro import AvroCodec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from forebay_producer.dead_letters_audit import (
+from forebay_producer.dead_letters.audit import (
     Action,
     AuditRecord,
     DiscardAudit,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_producer.dead_letters import Replay
-from forebay_producer.dead_letters_canary import GRACE_SECONDS, NO_OUTCOME, Canary
-from forebay_producer.dead_letters_follow import (
+from forebay_producer.dead_letters.letter import Replay
+from forebay_producer.dead_letters.runs.canary import GRACE_SECONDS, NO_OUTCOME, Canary
+from forebay_producer.dead_letters.runs.pace import (
     UNMEASURED_RECORDS_MAX,
     BacklogFollower,
     Load,

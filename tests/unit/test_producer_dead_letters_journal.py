@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_producer.dead_letters_audit import (
+from forebay_producer.dead_letters.audit import (
     LEASE_SECONDS,
     Action,
     AuditRecord,
@@ -22,8 +22,8 @@ from forebay_producer.dead_letters_audit import (
     RunEnded,
     RunStarted,
 )
-from forebay_producer.dead_letters_journal import Journal
-from forebay_producer.dead_letters_run import ACT_SECONDS, HOLD_SECONDS
+from forebay_producer.dead_letters.runs.journal import Journal
+from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, HOLD_SECONDS
 
 TOPIC = "forebay.p.requests.low"
 

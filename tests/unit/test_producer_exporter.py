@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_producer import exporter as exporter_module
-from forebay_producer.backlog import PartitionState
-from forebay_producer.exporter import OLD_SECONDS, STUCK_SECONDS, Exporter, ExporterServer
-from forebay_producer.exporter_figures import TierReading
-from forebay_producer.exporter_reader import GONE_SECONDS
+from forebay_producer.cluster.backlog import PartitionState
+from forebay_producer.exporter import server as exporter_module
+from forebay_producer.exporter.figures import TierReading
+from forebay_producer.exporter.reader import GONE_SECONDS
+from forebay_producer.exporter.server import OLD_SECONDS, STUCK_SECONDS, Exporter, ExporterServer
 from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool

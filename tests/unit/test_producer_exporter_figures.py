@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from forebay_producer.backlog import PartitionState
-from forebay_producer.exporter_figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
+from forebay_producer.cluster.backlog import PartitionState
+from forebay_producer.exporter.figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
 from forebay_schemas.contract.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
 

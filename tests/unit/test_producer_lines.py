@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from forebay_producer.cli_values import duration_seconds, point_in_time_ms
+from forebay_producer.cli.line_source import LINE_BYTES_MAX, Line, LineSource
+from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
+from forebay_producer.cli.values import duration_seconds, point_in_time_ms
 from forebay_producer.errors import RecordTooLargeError
-from forebay_producer.line_source import LINE_BYTES_MAX, Line, LineSource
-from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
 

@@ -16,9 +16,9 @@ from benchmarks.pacing.virtual import Run, run
 from benchmarks.pacing.workloads import Arrival, physics
 from typer.testing import CliRunner
 
-from forebay_producer.cli import app
-from forebay_producer.plan import Demand, Load, Service, make_plan, shown_seconds
-from forebay_producer.plan_waits import DAY_SECONDS, Flow, all_busy, floods, waits
+from forebay_producer.cli.app import app
+from forebay_producer.planning.plan import Demand, Load, Service, make_plan, shown_seconds
+from forebay_producer.planning.waits import DAY_SECONDS, Flow, all_busy, floods, waits
 from forebay_schemas.contract.calibration import VERSION, Calibration, Recommendation
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.errors import UsageError

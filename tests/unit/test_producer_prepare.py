@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from forebay_producer.client.prepare import Prepared, prepare, time_ordered_id
 from forebay_producer.errors import PastDeadlineError
-from forebay_producer.prepare import Prepared, prepare, time_ordered_id
 from forebay_schemas.contract.envelope import JsonCodec, Request, deadline_ms
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.errors import EnvelopeError, UsageError

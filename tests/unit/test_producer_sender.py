@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from forebay_producer import Producer, ProducerClosedError, ProducerSettings, QueueFullError
-from forebay_producer.library_metrics import ProducerMetrics
-from forebay_producer.prepare import prepare
-from forebay_producer.sender import Sender
+from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.prepare import prepare
+from forebay_producer.client.sender import Sender
 from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool

@@ -10,9 +10,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from forebay_producer.prepare import Prepared
-from forebay_producer.spans import SendSpans
-from forebay_producer.tracing import NO_TRACING
+from forebay_producer.client.prepare import Prepared
+from forebay_producer.client.spans import SendSpans
+from forebay_producer.client.tracing import NO_TRACING
 from forebay_schemas.contract.headers import TENANT, TRACEPARENT, TRACESTATE, Header
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.runtime.tracing import Traces

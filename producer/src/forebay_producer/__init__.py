@@ -6,8 +6,10 @@ with Producer(bootstrap_servers="127.0.0.1:9092", pool="default") as producer:
     result = producer.outcome(accepted.request_id, timeout_seconds=30)
 """
 
-from forebay_producer.client import Handle, Producer
-from forebay_producer.control import ControlAnswer
+from forebay_producer.client.client import Handle, Producer
+from forebay_producer.client.control_client import ControlAnswer
+from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import (
     NotDeliveredError,
     OutcomeTimeoutError,
@@ -17,8 +19,6 @@ from forebay_producer.errors import (
     QueueFullError,
     RecordTooLargeError,
 )
-from forebay_producer.library_metrics import ProducerMetrics
-from forebay_producer.sender import Submitted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.envelope import Request

@@ -33,7 +33,7 @@ from forebay_schemas.formats.schema_registry import SchemaRegistryRefusedError, 
 from forebay_schemas.runtime.metrics import Sheet, counter, gauge, histogram
 
 if TYPE_CHECKING:
-    from forebay_producer.exporter import PoolState
+    from forebay_producer.exporter.server import PoolState
 
 EXPORTER_METRICS: Final = (
     gauge("forebay_backlog_records", "Requests that are not finished: waiting or being worked on", "tier"),

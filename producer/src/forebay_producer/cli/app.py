@@ -6,17 +6,15 @@ import gc
 
 import typer
 
-from forebay_producer import (
-    cli_backlog,
-    cli_control,
-    cli_dead_letters,
-    cli_doctor,
-    cli_exporter,
-    cli_plan,
-    cli_results,
-    cli_submit,
-    cli_topics,
-)
+from forebay_producer.cli import backlog as cli_backlog
+from forebay_producer.cli import control as cli_control
+from forebay_producer.cli import doctor as cli_doctor
+from forebay_producer.cli import exporter as cli_exporter
+from forebay_producer.cli import plan as cli_plan
+from forebay_producer.cli import results as cli_results
+from forebay_producer.cli import submit as cli_submit
+from forebay_producer.cli import topics as cli_topics
+from forebay_producer.cli.dead_letters import commands as cli_dead_letters
 
 app = typer.Typer(
     name="forebay",

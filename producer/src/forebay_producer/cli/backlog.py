@@ -11,9 +11,9 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from forebay_producer.backlog import BacklogReader, Sample, TierBacklog, backlog_of
-from forebay_producer.cli_common import Output, Session, command, stdout_console, table, to_json
-from forebay_producer.cli_values import duration_seconds
+from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
+from forebay_producer.cli.values import duration_seconds
+from forebay_producer.cluster.backlog import BacklogReader, Sample, TierBacklog, backlog_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.tiers import TIERS
 

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.table import Table
 
-from forebay_producer.codecs import make_envelope_reader
+from forebay_producer.client.codecs import make_envelope_reader
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.topics import Pool

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from forebay_producer.cli_common import Output, Rows, Session, command, say
-from forebay_producer.cli_values import duration_seconds
-from forebay_producer.control import ControlAnswer, ControlDesk, Target
+from forebay_producer.cli.common import Output, Rows, Session, command, say
+from forebay_producer.cli.values import duration_seconds
+from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.envelope_problems import is_request_id, shown

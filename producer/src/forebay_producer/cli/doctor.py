@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from forebay_producer.cli_common import Output, Session, command, say
+from forebay_producer.cli.common import Output, Session, command, say
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.doctor.kafka import KafkaCheckup
 from forebay_schemas.doctor.needs import Role

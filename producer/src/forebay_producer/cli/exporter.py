@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from forebay_producer.cli_common import Session, command, say
-from forebay_producer.exporter import Exporter, ExporterServer
+from forebay_producer.cli.common import Session, command, say
+from forebay_producer.exporter.server import Exporter, ExporterServer
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.topics import Pool
 

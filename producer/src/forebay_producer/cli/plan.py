@@ -11,9 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from forebay_producer.cli_common import Output, Session, command, stdout_console, table, to_json
-from forebay_producer.cli_values import duration_seconds
-from forebay_producer.plan import (
+from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
+from forebay_producer.cli.values import duration_seconds
+from forebay_producer.planning.plan import (
     Demand,
     Load,
     Plan,

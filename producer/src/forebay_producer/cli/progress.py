@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.status import Status
 
-from forebay_producer.cli_common import say
+from forebay_producer.cli.common import say
 from forebay_schemas.clock import Clock, SystemClock
 
 PROGRESS_SECONDS: Final = 10.0

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay_producer.cli_common import Output, Rows, to_json
+from forebay_producer.cli.common import Output, Rows, to_json
 from forebay_schemas.contract.results import Result
 
 _WIDTHS: Final = {

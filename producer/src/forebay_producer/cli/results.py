@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 import typer
 
-from forebay_producer.cli_common import Session, command
-from forebay_producer.cli_values import point_in_time_ms
-from forebay_producer.result_rows import ResultRows
-from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
+from forebay_producer.cli.common import Session, command
+from forebay_producer.cli.result_rows import ResultRows
+from forebay_producer.cli.values import point_in_time_ms
+from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode

@@ -11,16 +11,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli_common import Output, Rows, Session, command, say
-from forebay_producer.cli_progress import Interruption, Progress
-from forebay_producer.cli_values import duration_seconds
-from forebay_producer.client import Producer
+from forebay_producer.cli.common import Output, Rows, Session, command, say
+from forebay_producer.cli.line_source import Line, LineSource
+from forebay_producer.cli.progress import Interruption, Progress
+from forebay_producer.cli.result_rows import ResultRows
+from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
+from forebay_producer.cli.values import duration_seconds
+from forebay_producer.client.client import Producer
+from forebay_producer.client.results_reader import ResultsReader
+from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import SENT_BEFORE_HINT
-from forebay_producer.line_source import Line, LineSource
-from forebay_producer.result_rows import ResultRows
-from forebay_producer.results_reader import ResultsReader
-from forebay_producer.sender import Submitted
-from forebay_producer.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier

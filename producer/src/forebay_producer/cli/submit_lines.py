@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from forebay_producer.cli.line_source import LINE_BYTES_MAX, Line
 from forebay_producer.errors import RecordTooLargeError
-from forebay_producer.line_source import LINE_BYTES_MAX, Line
 from forebay_schemas.contract.envelope_problems import explain
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TTL_MS_MAX, Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
-from forebay_producer.topic_admin import TopicAdmin, TopicState
+from forebay_producer.cli.common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cluster.topic_admin import TopicAdmin, TopicState
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError

@@ -14,16 +14,16 @@ from typing import Any, Final, Self
 
 import structlog
 
-from forebay_producer.codecs import make_codecs
-from forebay_producer.control import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.codecs import make_codecs
+from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.outcome_watch import OutcomeWatch
+from forebay_producer.client.prepare import prepare
+from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
+from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
+from forebay_producer.client.tracing import make_tracing
 from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
-from forebay_producer.library_metrics import ProducerMetrics
-from forebay_producer.outcome_watch import OutcomeWatch
-from forebay_producer.prepare import prepare
-from forebay_producer.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
-from forebay_producer.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.settings import ProducerSettings
-from forebay_producer.tracing import make_tracing
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.contract.control import ControlAction
 from forebay_schemas.contract.envelope import Codec, Request

@@ -12,7 +12,7 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
-from forebay_producer.who import user_and_host
+from forebay_producer.client.operator_identity import user_and_host
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import (
     DONE,

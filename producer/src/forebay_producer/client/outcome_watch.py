@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
+from forebay_producer.client.results_reader import ReadResult, ResultsReader
 from forebay_producer.errors import ProducerClosedError
-from forebay_producer.results_reader import ReadResult, ResultsReader
 from forebay_schemas.errors import ForebayError
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024

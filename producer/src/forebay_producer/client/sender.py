@@ -13,10 +13,10 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import Producer as KafkaProducer
 
+from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.prepare import Prepared
+from forebay_producer.client.tracing import NO_TRACING, SendSpan, SendTracing
 from forebay_producer.errors import NotDeliveredError, ProducerClosedError, QueueFullError, RecordTooLargeError
-from forebay_producer.library_metrics import ProducerMetrics
-from forebay_producer.prepare import Prepared
-from forebay_producer.tracing import NO_TRACING, SendSpan, SendTracing
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.headers import headers_size_bytes
 from forebay_schemas.contract.tiers import TIERS

@@ -14,9 +14,9 @@ from forebay_schemas.runtime.otel_context import below, headers_below, printable
 from forebay_schemas.runtime.tracing import Traces
 
 if TYPE_CHECKING:
-    from forebay_producer.dead_letters import Replay
-    from forebay_producer.prepare import Prepared
-    from forebay_producer.tracing import SentHeaders
+    from forebay_producer.client.prepare import Prepared
+    from forebay_producer.client.tracing import SentHeaders
+    from forebay_producer.dead_letters.letter import Replay
 
 _EMPTY: Final = Context()
 

@@ -9,8 +9,8 @@ from forebay_schemas.contract.headers import Header
 from forebay_schemas.runtime.tracing import TracesSwitch, open_traces
 
 if TYPE_CHECKING:
-    from forebay_producer.dead_letters import Replay
-    from forebay_producer.prepare import Prepared
+    from forebay_producer.client.prepare import Prepared
+    from forebay_producer.dead_letters.letter import Replay
 
 
 SentHeaders = list[tuple[str, str | bytes | None]]
@@ -81,6 +81,6 @@ def make_tracing(switch: TracesSwitch, *, service: str) -> SendTracing:
     traces = open_traces(switch, service=service, package="forebay-producer", attributes={}, shared=False)
     if traces is None:
         return NO_TRACING
-    from forebay_producer.spans import SendSpans  # imports OpenTelemetry
+    from forebay_producer.client.spans import SendSpans  # imports OpenTelemetry
 
     return SendSpans(traces)

@@ -11,8 +11,8 @@ from typing import Final, Self
 
 from confluent_kafka import TopicPartition
 
-from forebay_producer.offsets_reader import GroupOffsets, RecordTimes
-from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.offsets_reader import GroupOffsets, RecordTimes
+from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier

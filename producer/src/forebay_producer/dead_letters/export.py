@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from forebay_producer.dead_letters import Letter, State
-from forebay_producer.dead_letters_view import bytes_shown
+from forebay_producer.dead_letters.letter import Letter, State
+from forebay_producer.dead_letters.views import bytes_shown
 
 _encoder: Final = msgspec.json.Encoder()
 

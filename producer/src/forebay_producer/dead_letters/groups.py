@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from forebay_producer.dead_letters import SAMPLES_MAX, Letter, State
+from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, State
 
 GROUPS_MAX: Final = 1_000
 OTHERS: Final = "(others)"

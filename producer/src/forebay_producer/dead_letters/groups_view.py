@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay_producer.dead_letters_groups import OTHERS, By, Group
-from forebay_producer.dead_letters_selection import NONE, Selection
-from forebay_producer.dead_letters_view import printable
+from forebay_producer.dead_letters.groups import OTHERS, By, Group
+from forebay_producer.dead_letters.selection import NONE, Selection
+from forebay_producer.dead_letters.views import printable
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 
 EXPLAINED_GROUPS_MAX: Final = 10

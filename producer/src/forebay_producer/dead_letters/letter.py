@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from forebay_producer.dead_letters_audit import Handled
+from forebay_producer.dead_letters.audit import Handled
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.envelope import Request, deadline_ms, payload_hints
 from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id

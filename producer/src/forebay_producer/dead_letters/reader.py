@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
-from forebay_producer.dead_letters import Letter, LetterDecoder
-from forebay_producer.dead_letters_audit import AuditRecord, Handled, decode_audit
-from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.dead_letters.audit import AuditRecord, Handled, decode_audit
+from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from forebay_producer.dead_letters import Letter
-from forebay_producer.dead_letters_view import printable, rfc3339
+from forebay_producer.dead_letters.letter import Letter
+from forebay_producer.dead_letters.views import printable, rfc3339
 
 NONE: Final = "-"
 """Stands for "it has none": no tenant, say. `list` writes it so, too."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from forebay_producer.dead_letters import Letter, State
+from forebay_producer.dead_letters.letter import Letter, State
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 
@@ -16,7 +16,7 @@ from forebay_schemas.contract.reasons import REASONS_BY_CODE
 def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payload: bool) -> dict[str, Any]:
     """Everything the letter says; the payload, and a value that is no envelope, only with ``payload``.
 
-    ``deeds``: what was done with it, as `dead_letters_history.deeds_of` has it.
+    ``deeds``: what was done with it, as `history.deeds_of` has it.
     """
     reason = REASONS_BY_CODE.get(letter.reason or "")
     view: dict[str, Any] = {

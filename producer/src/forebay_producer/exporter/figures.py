@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_producer.backlog import PartitionState
+from forebay_producer.cluster.backlog import PartitionState
 from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
 

@@ -8,10 +8,10 @@ from typing import Final
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from forebay_producer.backlog import PartitionState, partition_state
-from forebay_producer.exporter_figures import TierReading
-from forebay_producer.offsets_reader import At, GroupOffsets, RecordTimes
-from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.backlog import PartitionState, partition_state
+from forebay_producer.cluster.offsets_reader import At, GroupOffsets, RecordTimes
+from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.exporter.figures import TierReading
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier

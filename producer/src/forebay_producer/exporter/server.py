@@ -22,8 +22,8 @@ from prometheus_client import (
     generate_latest,
 )
 
-from forebay_producer.exporter_figures import PoolFigures, figures_of
-from forebay_producer.exporter_reader import GONE_SECONDS, Brokers, PoolReader
+from forebay_producer.exporter.figures import PoolFigures, figures_of
+from forebay_producer.exporter.reader import GONE_SECONDS, Brokers, PoolReader
 from forebay_producer.metrics import ExporterCollector
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool

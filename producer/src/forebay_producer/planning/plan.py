@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from forebay_producer.plan_waits import DAY_SECONDS, Flood, Flow, floods, waits
+from forebay_producer.planning.waits import DAY_SECONDS, Flood, Flow, floods, waits
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.errors import UsageError

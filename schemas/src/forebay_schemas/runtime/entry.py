@@ -20,7 +20,7 @@ _FIRST_PROCESS = 1
 
 def forebay() -> None:
     """The command `forebay`."""
-    _run("forebay_producer.cli")
+    _run("forebay_producer.cli.app")
 
 
 def forebay_worker() -> None:

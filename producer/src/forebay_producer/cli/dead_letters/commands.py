@@ -9,18 +9,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from forebay_producer import cli_dead_letters_discard, cli_dead_letters_export, cli_dead_letters_replay
-from forebay_producer.cli_common import Output, Session, command, say, stdout_console, suggested, table, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import ScanProgress
-from forebay_producer.dead_letters import state_of
-from forebay_producer.dead_letters_audit import Handled
-from forebay_producer.dead_letters_groups import By, Group, Groups
-from forebay_producer.dead_letters_groups_view import group_record, groups_text, kind_text, next_steps
-from forebay_producer.dead_letters_history import deeds_of
-from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_selection import Selection
-from forebay_producer.dead_letters_view import printable, rfc3339, view_of, view_text
+from forebay_producer.cli.common import Output, Session, command, say, stdout_console, suggested, table, to_json
+from forebay_producer.cli.dead_letters import discard as cli_dead_letters_discard
+from forebay_producer.cli.dead_letters import export as cli_dead_letters_export
+from forebay_producer.cli.dead_letters import replay as cli_dead_letters_replay
+from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
+from forebay_producer.cli.progress import ScanProgress
+from forebay_producer.dead_letters.audit import Handled
+from forebay_producer.dead_letters.groups import By, Group, Groups
+from forebay_producer.dead_letters.groups_view import group_record, groups_text, kind_text, next_steps
+from forebay_producer.dead_letters.letter import state_of
+from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.runs.history import deeds_of
+from forebay_producer.dead_letters.selection import Selection
+from forebay_producer.dead_letters.views import printable, rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
 

@@ -11,17 +11,17 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from forebay_producer.cli_common import Output, Session, command, say, stdout_console, table, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
-from forebay_producer.dead_letters import State, state_of
-from forebay_producer.dead_letters_audit import Action, DiscardAudit, Ending, RunStarted
-from forebay_producer.dead_letters_history import PastRuns
-from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_run import InterruptedRunError, LostTurnError, Run
-from forebay_producer.dead_letters_selection import NONE, Selection
-from forebay_producer.dead_letters_view import printable, rfc3339
-from forebay_producer.who import user_and_host
+from forebay_producer.cli.common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
+from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
+from forebay_producer.client.operator_identity import user_and_host
+from forebay_producer.dead_letters.audit import Action, DiscardAudit, Ending, RunStarted
+from forebay_producer.dead_letters.letter import State, state_of
+from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.runs.history import PastRuns
+from forebay_producer.dead_letters.runs.lease import InterruptedRunError, LostTurnError, Run
+from forebay_producer.dead_letters.selection import NONE, Selection
+from forebay_producer.dead_letters.views import printable, rfc3339
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED

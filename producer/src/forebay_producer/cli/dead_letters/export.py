@@ -14,13 +14,13 @@ from typing import IO, Annotated, Final
 
 import typer
 
-from forebay_producer.cli_common import Session, command, say
-from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import Interruption, ScanProgress
-from forebay_producer.dead_letters import State, state_of
-from forebay_producer.dead_letters_export import export_line
-from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_view import printable
+from forebay_producer.cli.common import Session, command, say
+from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
+from forebay_producer.cli.progress import Interruption, ScanProgress
+from forebay_producer.dead_letters.export import export_line
+from forebay_producer.dead_letters.letter import State, state_of
+from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.views import printable
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED

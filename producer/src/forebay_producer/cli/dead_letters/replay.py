@@ -11,22 +11,22 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.backlog import BacklogReader
-from forebay_producer.cli_common import Output, Session, command, say, to_json
-from forebay_producer.cli_dead_letters_selection import SelectionOptions, known_reasons
-from forebay_producer.cli_progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
-from forebay_producer.cli_values import duration_seconds
-from forebay_producer.dead_letters_audit import Action, Ending, RunStarted
-from forebay_producer.dead_letters_canary import Canary
-from forebay_producer.dead_letters_job import Planner, ReplayJob, Tally
-from forebay_producer.dead_letters_reader import DeadLetterReader
-from forebay_producer.dead_letters_replay import Replayer
-from forebay_producer.dead_letters_run import InterruptedRunError, Run
-from forebay_producer.dead_letters_selection import Selection
-from forebay_producer.dead_letters_view import printable
-from forebay_producer.results_reader import ResultsReader
-from forebay_producer.tracing import make_tracing
-from forebay_producer.who import user_and_host
+from forebay_producer.cli.common import Output, Session, command, say, to_json
+from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
+from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
+from forebay_producer.cli.values import duration_seconds
+from forebay_producer.client.operator_identity import user_and_host
+from forebay_producer.client.results_reader import ResultsReader
+from forebay_producer.client.tracing import make_tracing
+from forebay_producer.cluster.backlog import BacklogReader
+from forebay_producer.dead_letters.audit import Action, Ending, RunStarted
+from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.runs.canary import Canary
+from forebay_producer.dead_letters.runs.lease import InterruptedRunError, Run
+from forebay_producer.dead_letters.runs.replay_job import Planner, ReplayJob, Tally
+from forebay_producer.dead_letters.runs.replayer import Replayer
+from forebay_producer.dead_letters.selection import Selection
+from forebay_producer.dead_letters.views import printable
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TTL_MS_MAX

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli_values import point_in_time_ms
-from forebay_producer.dead_letters_selection import NONE, Selection
+from forebay_producer.cli.values import point_in_time_ms
+from forebay_producer.dead_letters.selection import NONE, Selection
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.errors import UsageError

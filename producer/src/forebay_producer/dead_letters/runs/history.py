@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_producer.dead_letters_audit import (
+from forebay_producer.dead_letters.audit import (
     Action,
     AuditRecord,
     DiscardAudit,

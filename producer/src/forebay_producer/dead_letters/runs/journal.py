@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from forebay_producer.dead_letters_audit import (
+from forebay_producer.dead_letters.audit import (
     LEASE_SECONDS,
     AuditRecord,
     DiscardAudit,

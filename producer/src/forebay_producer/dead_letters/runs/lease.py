@@ -17,7 +17,8 @@ from typing import Final
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from forebay_producer.dead_letters_audit import (
+from forebay_producer.client.sender import QUEUED_KBYTES_MAX
+from forebay_producer.dead_letters.audit import (
     ALIVE_SECONDS,
     AuditRecord,
     Ending,
@@ -30,10 +31,9 @@ from forebay_producer.dead_letters_audit import (
     decode_audit,
     encode_audit,
 )
-from forebay_producer.dead_letters_journal import Journal, OpenRun
-from forebay_producer.dead_letters_readback import ReadBack
-from forebay_producer.dead_letters_view import rfc3339
-from forebay_producer.sender import QUEUED_KBYTES_MAX
+from forebay_producer.dead_letters.runs.journal import Journal, OpenRun
+from forebay_producer.dead_letters.runs.readback import ReadBack
+from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError

@@ -14,10 +14,10 @@ from typing import Final
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from forebay_producer.dead_letters import replay_of
-from forebay_producer.dead_letters_audit import Intent
-from forebay_producer.dead_letters_journal import Place
-from forebay_producer.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.dead_letters.audit import Intent
+from forebay_producer.dead_letters.letter import replay_of
+from forebay_producer.dead_letters.runs.journal import Place
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.headers import REPLAY_OF, record_headers
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError

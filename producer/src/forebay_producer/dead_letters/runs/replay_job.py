@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from forebay_producer.backlog import BacklogReader
-from forebay_producer.dead_letters import SAMPLES_MAX, Letter, Refusal, Replay, plan_replay, was_replayed
-from forebay_producer.dead_letters_audit import Handled
-from forebay_producer.dead_letters_canary import Canary
-from forebay_producer.dead_letters_follow import BacklogFollower, Load, RateLimit
-from forebay_producer.dead_letters_replay import BATCH_BYTES_MAX, BATCH_LETTERS_MAX, Replayer
-from forebay_producer.dead_letters_run import Run
-from forebay_producer.dead_letters_selection import Selection
-from forebay_producer.results_reader import ResultsReader
+from forebay_producer.client.results_reader import ResultsReader
+from forebay_producer.cluster.backlog import BacklogReader
+from forebay_producer.dead_letters.audit import Handled
+from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, Refusal, Replay, plan_replay, was_replayed
+from forebay_producer.dead_letters.runs.canary import Canary
+from forebay_producer.dead_letters.runs.lease import Run
+from forebay_producer.dead_letters.runs.pace import BacklogFollower, Load, RateLimit
+from forebay_producer.dead_letters.runs.replayer import BATCH_BYTES_MAX, BATCH_LETTERS_MAX, Replayer
+from forebay_producer.dead_letters.selection import Selection
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import Pool

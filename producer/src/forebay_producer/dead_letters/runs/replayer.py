@@ -13,11 +13,11 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from forebay_producer.dead_letters import Refusal, Replay
-from forebay_producer.dead_letters_audit import IntendedReplay, Intent, audit_of
-from forebay_producer.dead_letters_run import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
-from forebay_producer.topic_admin import Edge, TopicAdmin
-from forebay_producer.tracing import SendSpan, SendTracing
+from forebay_producer.client.tracing import SendSpan, SendTracing
+from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.dead_letters.audit import IntendedReplay, Intent, audit_of
+from forebay_producer.dead_letters.letter import Refusal, Replay
+from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
