@@ -21,10 +21,10 @@ from benchmarks.throughput import Run
 from forebay_schemas.contract.headers import History
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.assignment import Assignment
-from forebay_worker.credit import Credit
-from forebay_worker.stats import Stats
-from forebay_worker.work import Work
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Work
+from forebay_worker.telemetry.stats import Stats
 
 TENANTS = 200
 """So many wait in each lane."""

@@ -8,12 +8,12 @@ from benchmarks.pacing.fronts import FifoFront, NoBuffer
 from benchmarks.pacing.lanes_front import make_lanes_front
 from benchmarks.pacing.virtual import Engine, Front, Ledger, MakeFront, VirtualClock
 from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_worker.pacing.fixed import FixedLimit
-from forebay_worker.pacing.gpu_target import GpuTarget
-from forebay_worker.pacing.gradient2 import Gradient2
-from forebay_worker.pacing.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.policies.gpu_target import GpuTarget
+from forebay_worker.pacing.policies.gradient2 import Gradient2
+from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import PacingPolicy
-from forebay_worker.pacing.slo_aimd import SloAimd
 from forebay_worker.settings import WorkerSettings
 
 LIMIT_MIN, LIMIT_START, TOKEN_SECONDS_TARGET = (

@@ -10,9 +10,9 @@ from benchmarks.pacing.lanes_front import make_lanes_front
 from benchmarks.pacing.virtual import TICK_SECONDS, Ledger, VirtualClock
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.tiers import TIERS
-from forebay_worker.assembly import make_policy
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.wiring import make_policy
 
 WAITING = 5_000
 ANSWERS = 3_000

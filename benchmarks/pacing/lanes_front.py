@@ -16,17 +16,17 @@ from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, TIERS
-from forebay_worker.assembly import make_lanes
-from forebay_worker.assignment import Assignment
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policy import PacingPolicy
-from forebay_worker.prediction import Predictor
+from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.work import Answer, Failure, Record, Work
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.stats import Stats
-from forebay_worker.work import Answer, Failure, Record, Work
+from forebay_worker.telemetry.stats import Stats
+from forebay_worker.wiring import make_lanes
 
 BYTES_PER_TOKEN = 4
 BUFFER_BYTES_MAX = 1 << 30

@@ -12,11 +12,11 @@ from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
 from benchmarks.pacing.virtual import Engine, Ledger, MakeFront, VirtualClock
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
-from forebay_worker.assembly import make_sharing
+from forebay_worker.coordination.slot_sharing import Sharer
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.sharer import Sharer
 from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.wiring import make_sharing
 
 PARTITIONS = 24
 RECORD_SECONDS = 0.02

@@ -34,7 +34,7 @@ from forebay_schemas.errors import ExitCode, ForebayError
 from forebay_schemas.runtime.metrics import Described
 from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings
 from forebay_worker import cli as worker_cli
-from forebay_worker import metrics as worker_metrics
+from forebay_worker.ops import metrics as worker_metrics
 from forebay_worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]

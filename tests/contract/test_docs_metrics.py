@@ -8,7 +8,7 @@ import pytest
 
 from forebay_producer import metrics as producer_metrics
 from forebay_schemas.runtime.metrics import Described
-from forebay_worker import metrics as worker_metrics
+from forebay_worker.ops import metrics as worker_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.metrics import METRICS
+from forebay_worker.ops.metrics import METRICS
 from harness.live_pool import envelope
 
 if TYPE_CHECKING:

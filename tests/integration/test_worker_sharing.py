@@ -18,7 +18,7 @@ from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.proxy import BLACK_HOLE, PASS, TcpProxy
 from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.pacing.sharing import SILENT_SECONDS
+from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
 from harness.executions import read_executions, run_more_than_once
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until

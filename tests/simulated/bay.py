@@ -7,13 +7,13 @@ from collections import deque
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
-from forebay_worker.assignment import Assignment
-from forebay_worker.commits import COMMIT_SECONDS
-from forebay_worker.credit import Credit
-from forebay_worker.fetcher import Fetched
-from forebay_worker.intake import Intake
-from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.work import Work
+from forebay_worker.intake.commits import COMMIT_SECONDS
+from forebay_worker.intake.fetcher import Fetched
+from forebay_worker.intake.intake import Intake
+from forebay_worker.intake.partitions import HandedOver, Source
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Work
 from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, ScriptedConsumer
 from simulated.works import POOL, envelope
 

@@ -12,9 +12,9 @@ from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import EnvelopeError
-from forebay_worker.assignment import Assignment
-from forebay_worker.credit import Credit
-from forebay_worker.work import Work
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS, MemoryRecord
 
 POOL = Pool("test")

@@ -13,8 +13,8 @@ import msgspec
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.reasons import Reason
-from forebay_worker.backends import BackendFailed
-from forebay_worker.work import Answer, Failure, Work
+from forebay_worker.execution.backends import BackendFailed
+from forebay_worker.request.work import Answer, Failure, Work
 from simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:

@@ -12,15 +12,19 @@ from typing import Any
 from forebay_schemas.contract.coordination import LEASE_SECONDS, NoticeKind
 from forebay_schemas.contract.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQUEUED_AT
 from forebay_schemas.contract.offsets_metadata import NOTHING
-from forebay_worker import coordination, dead_letters, dispatch, outcome, ownership
-from forebay_worker.assignment import Assignment, Verdict
-from forebay_worker.broker_clock import BrokerClock
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.intake import Intake
-from forebay_worker.offsets import PartitionOffsets
-from forebay_worker.outcome import Reporter
-from forebay_worker.ownership import Ownership
+from forebay_worker.cluster.broker_clock import BrokerClock
+from forebay_worker.coordination import follower as coordination
+from forebay_worker.dispatch import dispatcher as dispatch
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.intake import partitions as ownership
+from forebay_worker.intake.intake import Intake
+from forebay_worker.intake.partitions import Ownership
+from forebay_worker.outcome import records as dead_letters
+from forebay_worker.outcome import reporter as outcome
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.partition.assignment import Assignment, Verdict
+from forebay_worker.partition.offsets import PartitionOffsets
 from simulation.process import Patch
 
 

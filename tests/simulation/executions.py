@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.offsets_metadata import decode_metadata
-from forebay_worker.assignment import CRASHES_MAX
-from forebay_worker.broker_clock import TOLERATED_MS
-from forebay_worker.pacing.sharing import SILENT_SECONDS
+from forebay_worker.cluster.broker_clock import TOLERATED_MS
+from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
+from forebay_worker.partition.assignment import CRASHES_MAX
 from simulation.broker import Key
 from simulation.ledger import Ledger
 from simulation.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from forebay_worker.work import Failure, Work
+    from forebay_worker.request.work import Failure, Work
 
 Place = tuple[str, int, int]
 

@@ -32,7 +32,7 @@ from simulation.executions import Accepted, Execution, Executions
 from simulation.ledger import Ledger
 
 if TYPE_CHECKING:
-    from forebay_worker.work import Work
+    from forebay_worker.request.work import Work
     from simulation.broker import LogRecord
 
 Key = tuple[str, int]

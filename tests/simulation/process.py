@@ -12,20 +12,16 @@ from confluent_kafka import Producer
 
 from forebay_schemas.contract.offsets_metadata import encode_metadata
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
-from forebay_worker import (
-    assignment,
-    cluster,
-    coordination,
-    credit,
-    fetcher,
-    held,
-    known,
-    lookahead,
-    notices,
-    outcome,
-    ownership,
-    worker,
-)
+from forebay_worker import worker
+from forebay_worker.cluster import startup as cluster
+from forebay_worker.coordination import follower as coordination
+from forebay_worker.dispatch import lookahead
+from forebay_worker.intake import fetcher, notices
+from forebay_worker.intake import parked as held
+from forebay_worker.intake import partitions as ownership
+from forebay_worker.outcome import reported as known
+from forebay_worker.outcome import reporter as outcome
+from forebay_worker.partition import assignment, credit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.worker import Worker
 from simulation.backend import Backend, BackendClient

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
-from forebay_worker.offsets import PartitionOffsets
+from forebay_worker.partition.offsets import PartitionOffsets
 
 
 def drawn(partition: str) -> PartitionOffsets:

@@ -11,7 +11,7 @@ from benchmarks.pacing.workloads import Arrival, alone_seconds, physics, work_se
 
 from forebay_sandbox.engine_physics import EnginePhysics
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.policies.fixed import FixedLimit
 
 ENGINE = physics()
 

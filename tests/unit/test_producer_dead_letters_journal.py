@@ -154,7 +154,7 @@ class LostError(Exception):
 
 @dataclass
 class Process:
-    """Replays all letters, in the order of `dead_letters_run` and `dead_letters_replay`."""
+    """Replays all letters, in the order of `lease` and `replayer`."""
 
     world: World
     view: View = field(default_factory=View)

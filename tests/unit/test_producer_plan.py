@@ -22,7 +22,7 @@ from forebay_producer.planning.waits import DAY_SECONDS, Flow, all_busy, floods,
 from forebay_schemas.contract.calibration import VERSION, Calibration, Recommendation
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.errors import UsageError
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.pacing.policies.fixed import FixedLimit
 
 # --- waits
 

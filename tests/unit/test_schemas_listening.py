@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from forebay_schemas.errors import UsageError
 from forebay_schemas.runtime.bind_errors import cannot_listen
-from forebay_worker.ops import OpsServer
+from forebay_worker.ops.server import OpsServer
 
 IN_USE = OSError(98, "Address already in use")
 

@@ -7,15 +7,15 @@ import typing
 import pytest
 
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.assembly import make_gate, make_lanes, make_policy
-from forebay_worker.lane_order import LaneOrder
-from forebay_worker.pacing.fixed import FixedLimit
-from forebay_worker.pacing.gpu_target import GpuTarget
-from forebay_worker.pacing.gradient2 import Gradient2
-from forebay_worker.pacing.latency_ratio import LatencyRatio
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.policies.gpu_target import GpuTarget
+from forebay_worker.pacing.policies.gradient2 import Gradient2
+from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import PacingPolicy
-from forebay_worker.pacing.slo_aimd import SloAimd
 from forebay_worker.settings import WorkerSettings
+from forebay_worker.wiring import make_gate, make_lanes, make_policy
 from simulated.works import make_assignment, make_work
 
 POLICIES = {

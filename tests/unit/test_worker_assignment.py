@@ -11,8 +11,8 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, runs_of
-from forebay_worker.assignment import DEAF_SECONDS_MAX, Assignment, Claims, Verdict
-from forebay_worker.notices import KEPT_SECONDS, RecentNotices
+from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
+from forebay_worker.partition.assignment import DEAF_SECONDS_MAX, Assignment, Claims, Verdict
 from simulated.works import make_assignment
 
 RUNNING, FINISHED = NoticeKind.RUNNING, NoticeKind.FINISHED

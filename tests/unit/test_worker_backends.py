@@ -15,7 +15,7 @@ from aiohttp import web
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
-from forebay_worker.backends import (
+from forebay_worker.execution.backends import (
     BackendFailed,
     HandlerBackend,
     HandlerRequest,
@@ -26,8 +26,8 @@ from forebay_worker.backends import (
     _retry_after_seconds,
     load_handler,
 )
+from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.settings import WorkerSettings, load_worker_settings
-from forebay_worker.work import Answer, Failure, Work
 from simulated.works import make_work
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, Breaker, BreakerState
+from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, Breaker, BreakerState
 
 LATE = 0.0
 """When a request began that was in flight before everything else."""

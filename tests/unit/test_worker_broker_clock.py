@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, TIMESTAMP_NOT_AVAILABLE
 from structlog.testing import capture_logs
 
-from forebay_worker.broker_clock import (
+from forebay_worker.cluster.broker_clock import (
     LOOK_SECONDS,
     PROBE_SECONDS,
     PROBE_SECONDS_MIN,

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from forebay_schemas.errors import UsageError
-from forebay_worker.calibrate_health import IN_A_ROW, SILENT_SECONDS, Health
-from forebay_worker.calibrate_prepare import Patience, probe
-from forebay_worker.calibrate_requests import (
+from forebay_worker.calibrate.health import IN_A_ROW, SILENT_SECONDS, Health
+from forebay_worker.calibrate.prepare import Patience, probe
+from forebay_worker.calibrate.requests import (
     Asked,
     Lengths,
     MadeAsks,
@@ -23,9 +23,9 @@ from forebay_worker.calibrate_requests import (
     read_requests,
     text_of,
 )
-from forebay_worker.calibrate_run import Bounds, Calibrator, Found, Pulse
-from forebay_worker.calibrate_samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
-from forebay_worker.calibrate_target import UnusableBackendError
+from forebay_worker.calibrate.run import Bounds, Calibrator, Found, Pulse
+from forebay_worker.calibrate.samples import WINDOWS_MAX, Ended, Phase, StepMeter, Trouble, quantile
+from forebay_worker.calibrate.target import UnusableBackendError
 from forebay_worker.cli import app
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from harness.virtual_time import LoopClock, run_virtually

@@ -10,7 +10,7 @@ import pytest
 
 from forebay_schemas.contract.calibration import VERSION, Calibration, CalibrationStep, StepState, read_calibration
 from forebay_schemas.errors import UsageError
-from forebay_worker.calibrate_knee import (
+from forebay_worker.calibrate.knee import (
     fit_line,
     is_plateau,
     limit_at,
@@ -23,7 +23,7 @@ from forebay_worker.calibrate_knee import (
     throughput,
     unsettled_note,
 )
-from forebay_worker.calibrate_report import WIDTH, calibration_text, settings_text
+from forebay_worker.calibrate.report import WIDTH, calibration_text, settings_text
 from forebay_worker.settings import WorkerSettings, load_worker_settings
 
 DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128, 256)

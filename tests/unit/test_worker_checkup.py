@@ -12,10 +12,10 @@ import pytest
 
 from forebay_sandbox.kafka import free_port
 from forebay_schemas.doctor.findings import Status
-from forebay_worker.checkup_answers import Answered, Call, answer_finding, calls_for, next_is_worth_it
-from forebay_worker.checkup_gpu import check_gpu
-from forebay_worker.checkup_host import HostLimits, host_findings, read_host_limits
-from forebay_worker.checkup_settings import settings_findings
+from forebay_worker.doctor.answers import Answered, Call, answer_finding, calls_for, next_is_worth_it
+from forebay_worker.doctor.gpu import check_gpu
+from forebay_worker.doctor.host import HostLimits, host_findings, read_host_limits
+from forebay_worker.doctor.settings import settings_findings
 from forebay_worker.settings import WorkerSettings, load_worker_settings
 from harness.doctor import backend, black_hole
 

@@ -11,8 +11,8 @@ from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import DeniedError
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.permissions import Operation, on_group
-from forebay_worker import cluster as module
-from forebay_worker.cluster import Cluster
+from forebay_worker.cluster import startup as module
+from forebay_worker.cluster.startup import Cluster
 
 
 @pytest.fixture

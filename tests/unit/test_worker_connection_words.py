@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from forebay_worker.connection_words import connection_words, trouble_words
+from forebay_worker.signals.connection_errors import connection_words, trouble_words
 
 KEY = ConnectionKey("engine", 8000, True, True, None, None, None)
 

@@ -7,9 +7,9 @@ import pytest
 from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.headers import History
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
-from forebay_worker import controls as controls_module
-from forebay_worker.controls import CLOCKS_DIFFER_MS, Controls
-from forebay_worker.work import Work
+from forebay_worker.request import controls as controls_module
+from forebay_worker.request.controls import CLOCKS_DIFFER_MS, Controls
+from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS, MemoryRecord
 from simulated.works import make_assignment, make_work
 

@@ -20,8 +20,8 @@ from forebay_schemas.contract.coordination import (
     encode_capacity,
     encode_notice,
 )
-from forebay_worker import coordination as coordination_module
-from forebay_worker.coordination import LOOK_BACK_MS, Coordination
+from forebay_worker.coordination import follower as coordination_module
+from forebay_worker.coordination.follower import LOOK_BACK_MS, Coordination
 from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
 from simulated.works import POOL
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_worker.credit import Credit
+from forebay_worker.partition.credit import Credit
 
 
 def credit_with(room_records: int, room_bytes: int) -> Credit:

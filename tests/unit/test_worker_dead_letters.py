@@ -9,7 +9,7 @@ import pytest
 from forebay_schemas.contract.headers import HEADERS_BYTES_MAX, headers_size_bytes, read_history
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.dead_letters import OutRecord, dead_letter, without_content
+from forebay_worker.outcome.records import OutRecord, dead_letter, without_content
 from simulated.ports import NOW_MS
 from simulated.works import POOL, make_assignment, make_work
 

@@ -14,23 +14,23 @@ from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.assignment import CRASHES_MAX, Assignment
-from forebay_worker.breaker import PROBE_OVERDUE_SECONDS, BreakerState
-from forebay_worker.credit import Credit
-from forebay_worker.dispatch import (
+from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
+from forebay_worker.dispatch.dispatcher import (
     FAILURES_AMONG_ANSWERS_MAX,
     RECOVERY_SECONDS,
     Dispatcher,
 )
-from forebay_worker.lane_order import LaneOrder
-from forebay_worker.lanes import Lanes, cost_bytes
-from forebay_worker.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
-from forebay_worker.outcome import DELIVERY_STALL_SECONDS, Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.dispatch.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes, cost_bytes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.stats import Stats
-from forebay_worker.work import Answer, Failure, Work
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.partition.assignment import CRASHES_MAX, Assignment
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

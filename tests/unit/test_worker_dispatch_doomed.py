@@ -7,16 +7,16 @@ import pytest
 
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.assignment import Assignment
-from forebay_worker.dispatch import DOOMED_IN_FLIGHT_MIN, Dispatcher
-from forebay_worker.lanes import Lanes
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.dispatch.dispatcher import DOOMED_IN_FLIGHT_MIN, Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.prediction import SAMPLES_MIN, Predictor
-from forebay_worker.stats import Stats
-from forebay_worker.work import Answer, Work
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.prediction import SAMPLES_MIN, Predictor
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.work import Answer, Work
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

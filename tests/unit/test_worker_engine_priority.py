@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.engine_priority import EnginePriority, with_priority
-from forebay_worker.work import Work
+from forebay_worker.execution.engine_priority import EnginePriority, with_priority
+from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
 
 

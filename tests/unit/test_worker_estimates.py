@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.estimates import ANSWERS_KEPT, Accuracy, Estimates
+from forebay_worker.pacing.estimates import ANSWERS_KEPT, Accuracy, Estimates
 
 
 def test_nothing_is_said_before_the_first_answer() -> None:

@@ -12,17 +12,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.results import decode_result
-from forebay_worker import executor as executor_module
-from forebay_worker.backends import HandlerBackend, HandlerRequest
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.executor import RUNS_BETWEEN_YIELDS, Executor
-from forebay_worker.lane_order import LaneOrder
-from forebay_worker.lanes import Lanes
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.execution import executor as executor_module
+from forebay_worker.execution.backends import HandlerBackend, HandlerRequest
+from forebay_worker.execution.executor import RUNS_BETWEEN_YIELDS, Executor
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.stats import Stats
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

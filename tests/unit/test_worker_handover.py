@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
-from forebay_worker.assignment import Assignment
-from forebay_worker.handover import HandOvers
-from forebay_worker.ownership import HandedOver
+from forebay_worker.coordination.handover import HandOvers
+from forebay_worker.intake.partitions import HandedOver
+from forebay_worker.partition.assignment import Assignment
 from simulated.works import make_assignment
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata
-from forebay_worker.assignment import Assignment
-from forebay_worker.held import HELD_BYTES_MAX, HELD_RECORDS_MAX, Held
-from forebay_worker.work import Work
+from forebay_worker.intake.parked import HELD_BYTES_MAX, HELD_RECORDS_MAX, Held
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
 
 

@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.headers import NO_HISTORY
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
-from forebay_worker import ownership as ownership_module
-from forebay_worker.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
-from forebay_worker.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS
-from forebay_worker.lanes import RECORD_OVERHEAD_BYTES
-from forebay_worker.ownership import ASK_AGAIN_SECONDS
-from forebay_worker.work import Work
+from forebay_worker.intake import partitions as ownership_module
+from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
+from forebay_worker.intake.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS
+from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
+from forebay_worker.lanes.lanes import RECORD_OVERHEAD_BYTES
+from forebay_worker.request.work import Work
 from simulated.bay import MANY_BYTES, P0, P1, TOPIC, Bay, bay_with
 from simulated.ports import NOW_MS, Key, MemoryRecord, ScriptedConsumer
 from simulated.works import envelope

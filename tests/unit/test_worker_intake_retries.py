@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
-from forebay_worker.held import HELD_BYTES_MAX, HELD_RECORDS_MAX
-from forebay_worker.intake import LANE_FULL_WAIT_SECONDS, POLL_SECONDS
+from forebay_worker.intake.intake import LANE_FULL_WAIT_SECONDS, POLL_SECONDS
+from forebay_worker.intake.parked import HELD_BYTES_MAX, HELD_RECORDS_MAX
 from simulated.bay import TIER, Bay
 from simulated.ports import NOW_MS, Key, MemoryRecord
 from simulated.works import POOL, envelope

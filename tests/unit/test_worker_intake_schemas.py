@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.avro import AvroCodec, AvroSchema, latest_schema
 from forebay_schemas.formats.envelope_reader import SchemaPendingError
-from forebay_worker.held import HELD_RECORDS_MAX
-from forebay_worker.intake import SCHEMA_WAIT_SECONDS
+from forebay_worker.intake.intake import SCHEMA_WAIT_SECONDS
+from forebay_worker.intake.parked import HELD_RECORDS_MAX
 from simulated.bay import P0, TIER, Bay
 from simulated.ports import Key, MemoryRecord
 from simulated.works import POOL

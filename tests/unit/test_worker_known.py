@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.known import KNOWN_REQUESTS_MAX, KNOWN_SECONDS, KnownOutcomes
+from forebay_worker.outcome.reported import KNOWN_REQUESTS_MAX, KNOWN_SECONDS, KnownOutcomes
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
-from forebay_worker.assignment import Assignment, Verdict
-from forebay_worker.notices import KEPT_NOTICES_MAX, KEPT_SECONDS, RecentNotices
+from forebay_worker.intake.notices import KEPT_NOTICES_MAX, KEPT_SECONDS, RecentNotices
+from forebay_worker.partition.assignment import Assignment, Verdict
 from simulated.works import make_assignment
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED

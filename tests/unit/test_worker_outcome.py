@@ -15,7 +15,7 @@ from forebay_schemas.contract.reasons import Reason, Status
 from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
-from forebay_worker.outcome import (
+from forebay_worker.outcome.reporter import (
     AGAIN_SECONDS,
     DELIVERY_STALL_SECONDS,
     REFUSED_AGAIN_SECONDS,
@@ -23,8 +23,8 @@ from forebay_worker.outcome import (
     UNDELIVERED_RECORDS_MAX,
     Reporter,
 )
-from forebay_worker.stats import Stats
-from forebay_worker.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import NOW_MS, ManualClock, MemoryProducer, MemoryRecord
 from simulated.works import POOL, make_assignment, make_work
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.overload import (
+from forebay_worker.dispatch.overload import (
     ACT_SECONDS,
     DOWN_SECONDS,
     SHED_TIERS,
@@ -21,7 +21,7 @@ from forebay_worker.overload import (
     estimated_waits,
     plan_shedding,
 )
-from forebay_worker.work import Work
+from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work
 

@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
-from forebay_worker import ownership as ownership_module
-from forebay_worker.commits import LAST_COMMIT_SECONDS_MAX
-from forebay_worker.notices import KEPT_SECONDS
-from forebay_worker.ownership import LISTEN_SECONDS_MAX
+from forebay_worker.intake import partitions as ownership_module
+from forebay_worker.intake.commits import LAST_COMMIT_SECONDS_MAX
+from forebay_worker.intake.notices import KEPT_SECONDS
+from forebay_worker.intake.partitions import LISTEN_SECONDS_MAX
 from simulated.bay import P0, P1, TOPIC, Bay, bay_with
 from simulated.ports import Key
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.pacing.allocation import allocate, fill
+from forebay_worker.pacing.slots.allocation import allocate, fill
 
 HIGH, MID, LOW = TIERS
 MINIMUM = {MID: 0.05, LOW: 0.01}

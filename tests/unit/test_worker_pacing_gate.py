@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from forebay_worker.pacing.fixed import FixedLimit
 from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate, Limitation
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import Ended, Signals
-from forebay_worker.pacing.slo_aimd import SloAimd
+from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading
-from forebay_worker.work import Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work
 

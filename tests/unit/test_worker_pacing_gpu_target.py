@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.pacing.gpu_target import GpuTarget
+from forebay_worker.pacing.policies.gpu_target import GpuTarget
 from forebay_worker.pacing.policy import Signals
 from forebay_worker.signals.readings import GpuReading
 

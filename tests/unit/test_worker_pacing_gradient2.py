@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.pacing.gradient2 import Gradient2
+from forebay_worker.pacing.policies.gradient2 import Gradient2
 from forebay_worker.pacing.policy import Ended, Signals
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.pacing.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
 from forebay_worker.pacing.policy import Ended, Signals
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.pacing.sharing import NEW_SECONDS, SILENT_SECONDS, Own, Sharing
+from forebay_worker.pacing.slots.sharing import NEW_SECONDS, SILENT_SECONDS, Own, Sharing
 
 HIGH, MID, LOW = TIERS
 BACKEND = "127.0.0.1:8000"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay_worker.pacing.policies.slo_aimd import STRETCH_CALM_SECONDS, STRETCH_MAX, SloAimd
 from forebay_worker.pacing.policy import Signals
-from forebay_worker.pacing.slo_aimd import STRETCH_CALM_SECONDS, STRETCH_MAX, SloAimd
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 TARGET = 0.050

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_schemas.contract.envelope import Request
-from forebay_worker.prediction import (
+from forebay_worker.pacing.prediction import (
     CLASSES_MAX,
     MODEL_CHARS_MAX,
     OUTPUT_TOKENS_UNKNOWN,

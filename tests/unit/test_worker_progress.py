@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.assignment import Assignment
-from forebay_worker.commits import ANSWER_SECONDS_MAX, Commits
-from forebay_worker.progress import Progress
+from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, Commits
+from forebay_worker.intake.stalls import Progress
+from forebay_worker.partition.assignment import Assignment
 from forebay_worker.signals.gpu_watch import SICK_SECONDS, GpuWatch
 from forebay_worker.signals.readings import GpuReading
 from simulated.works import make_assignment

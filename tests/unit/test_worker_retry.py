@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS
-from forebay_worker.retry import Next, Plan, plan_after_failure
+from forebay_worker.request.retry_policy import Next, Plan, plan_after_failure
 
 DEAD, EXPIRED = Plan(next=Next.DEAD_LETTER), Plan(next=Next.EXPIRE)
 

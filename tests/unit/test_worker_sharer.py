@@ -11,16 +11,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import Capacity, decode_capacity, encode_capacity
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.lane_order import LaneOrder
-from forebay_worker.lanes import Lanes
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.pacing.sharing import Sharing
-from forebay_worker.sharer import Sharer
-from forebay_worker.stats import Stats
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.slots.sharing import Sharing
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.lanes import Lanes
-from forebay_worker.overload import OverloadLadder, OverloadLevel
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.dispatch.overload import OverloadLadder, OverloadLevel
+from forebay_worker.dispatch.shedder import LEARNT_ANSWERS, Shedder
+from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.shedder import LEARNT_ANSWERS, Shedder
-from forebay_worker.work import Work
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work
 

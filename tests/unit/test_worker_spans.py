@@ -21,17 +21,17 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.trace_context import TraceContext, parse_traceparent
 from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
 from forebay_schemas.runtime.tracing import Traces
-from forebay_worker.backends import BackendFailed
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.lane_order import LaneOrder
-from forebay_worker.lanes import Lanes
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.fixed import FixedLimit
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.execution.backends import BackendFailed
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
-from forebay_worker.spans import MODELS_NAMED_MAX, Spans
-from forebay_worker.stats import Stats
-from forebay_worker.work import Answer, Failure, Work
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.telemetry.spans import MODELS_NAMED_MAX, Spans
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import NOW_MS, ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

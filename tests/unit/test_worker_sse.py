@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_worker.sse import assemble_stream
+from forebay_worker.execution.sse import assemble_stream
 
 
 def stream_of(*chunks: dict[str, Any], done: bool = True, newline: str = "\n") -> bytes:

@@ -10,15 +10,11 @@ import pytest
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.lanes import Lanes
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.pacing.gate import Gate, Limitation
-from forebay_worker.pacing.slo_aimd import SloAimd
-from forebay_worker.prediction import Predictor
-from forebay_worker.stats import Stats
-from forebay_worker.status import (
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.tier_shares import TierShares
+from forebay_worker.ops.status import (
     RUNNING_SHOWN,
     limitation,
     limitation_of,
@@ -27,9 +23,13 @@ from forebay_worker.status import (
     shown,
     tiers_status,
 )
-from forebay_worker.status_text import status_text
-from forebay_worker.tier_shares import TierShares
-from forebay_worker.work import Answer, Failure
+from forebay_worker.ops.text import status_text
+from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
+from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.request.work import Answer, Failure
+from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 

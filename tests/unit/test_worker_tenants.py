@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.lanes import NO_WEIGHTS, Lane
-from forebay_worker.work import Work
+from forebay_worker.lanes.lanes import NO_WEIGHTS, Lane
+from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
 
 ASSIGNMENT = make_assignment(Tier.LOW)

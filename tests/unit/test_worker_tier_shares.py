@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.tier_shares import RESERVE_SECONDS, TierShares
+from forebay_worker.lanes.tier_shares import RESERVE_SECONDS, TierShares
 
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forebay_schemas.kafka.permissions import Access, Operation, on_group, on_topic
-from forebay_worker.troubles import SAY_AGAIN_SECONDS, Troubles
+from forebay_worker.intake.client_errors import SAY_AGAIN_SECONDS, Troubles
 
 READ_A = on_topic(Operation.READ, "a")
 READ_GROUP = on_group(Operation.READ, "g")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
-from forebay_worker.unread import Heard
+from forebay_worker.intake.early_control import Heard
 from simulated.bay import P0, TOPIC, Bay, bay_with
 from simulated.ports import NOW_MS, MemoryRecord
 from simulated.works import envelope

@@ -16,11 +16,11 @@ import typer
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.log import configure_logging
-from forebay_worker.checkup import examine
-from forebay_worker.cli_calibrate import calibrate
+from forebay_worker.calibrate.command import calibrate
+from forebay_worker.doctor.examine import examine
+from forebay_worker.ops.client import fetch_status
+from forebay_worker.ops.text import status_text
 from forebay_worker.settings import load_worker_settings
-from forebay_worker.status_client import fetch_status
-from forebay_worker.status_text import status_text
 from forebay_worker.worker import Worker
 
 WATCH_SECONDS = 1.0

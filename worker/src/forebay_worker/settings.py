@@ -15,8 +15,8 @@ from forebay_schemas.contract.coordination import BACKEND_CHARS_MAX
 from forebay_schemas.errors import UsageError
 from forebay_schemas.properties import from_file
 from forebay_schemas.runtime.settings import CommonSettings, load_settings
-from forebay_worker.engine_priority import EnginePriority
-from forebay_worker.lane_order import LaneOrder
+from forebay_worker.execution.engine_priority import EnginePriority
+from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.signals.gpu_check import device_names
 
 DEFAULT_BIZ_PATHS = {

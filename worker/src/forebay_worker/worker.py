@@ -34,35 +34,35 @@ from forebay_schemas.kafka.connection import (
     producer_config,
     reader_config,
 )
-from forebay_worker.assembly import make_gate, make_lanes, make_sharing
-from forebay_worker.backends import Backend, HandlerBackend, HttpBackend, load_handler
-from forebay_worker.broker_clock import BrokerClock
-from forebay_worker.cluster import Cluster
-from forebay_worker.controls import RECENT_MS
-from forebay_worker.coordination import Coordination, FollowingConsumer
-from forebay_worker.dispatch import Dispatcher
-from forebay_worker.executor import Executor
-from forebay_worker.fetcher import Fetcher, FetchingConsumer
-from forebay_worker.gauges import Gauges, gather
-from forebay_worker.handover import HandOvers
-from forebay_worker.intake import Intake
-from forebay_worker.metrics import Collector
-from forebay_worker.ops import OpsServer
-from forebay_worker.outcome import Reporter
-from forebay_worker.overload import OverloadLadder
-from forebay_worker.ownership import HandedOver, Source
-from forebay_worker.ports import KafkaConsumer, OnCommit
-from forebay_worker.prediction import Predictor
+from forebay_worker.cluster.broker_clock import BrokerClock
+from forebay_worker.cluster.startup import Cluster
+from forebay_worker.coordination.follower import Coordination, FollowingConsumer
+from forebay_worker.coordination.handover import HandOvers
+from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.execution.backends import Backend, HandlerBackend, HttpBackend, load_handler
+from forebay_worker.execution.executor import Executor
+from forebay_worker.intake.early_control import Heard
+from forebay_worker.intake.fetcher import Fetcher, FetchingConsumer
+from forebay_worker.intake.intake import Intake
+from forebay_worker.intake.partitions import HandedOver, Source
+from forebay_worker.intake.protocols import KafkaConsumer, OnCommit
+from forebay_worker.ops.gauges import Gauges, gather
+from forebay_worker.ops.metrics import Collector
+from forebay_worker.ops.server import OpsServer
+from forebay_worker.ops.status import limitation, pacing_status, running_status, shown, tiers_status
+from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.request.controls import RECENT_MS
+from forebay_worker.request.work import Work
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.sharer import Sharer
 from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
-from forebay_worker.stats import Stats
-from forebay_worker.status import limitation, pacing_status, running_status, shown, tiers_status
-from forebay_worker.tracing import make_tracing
-from forebay_worker.unread import Heard
-from forebay_worker.work import Work
+from forebay_worker.telemetry.stats import Stats
+from forebay_worker.telemetry.tracing import make_tracing
+from forebay_worker.wiring import make_gate, make_lanes, make_sharing
 
 TICK_SECONDS = 0.02
 BROKER_TIME_POLL_SECONDS = 0.005

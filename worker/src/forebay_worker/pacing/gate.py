@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
 from forebay_worker.pacing.service_model import ServiceModel
-from forebay_worker.pacing.sharing import SILENT_SECONDS, Others
+from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Others
+from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading, GpuReading
-from forebay_worker.work import Work
 
 CHANGES_KEPT = 20
 AS_OTHERS = "the workers that share the backend find it so together"

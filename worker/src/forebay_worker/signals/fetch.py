@@ -8,7 +8,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from forebay_worker.connection_words import connection_words
+from forebay_worker.signals.connection_errors import connection_words
 from forebay_worker.signals.readings import SignalError
 
 PERIOD_SECONDS: Final = 1.0

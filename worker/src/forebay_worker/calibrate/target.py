@@ -1,0 +1,234 @@
+"""Sends a calibration's requests: to an OpenAI-compatible server, streamed where it can be, or to a handler. On the
+event loop; every failure is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import aiohttp
+import msgspec
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, Tier
+from forebay_schemas.errors import ForebayError
+from forebay_worker.calibrate.requests import Asked
+from forebay_worker.calibrate.samples import Ended, Trouble
+from forebay_worker.execution.backends import TOKENS_MAX, Handler, HandlerRequest
+from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
+from forebay_worker.signals.connection_errors import trouble_words
+
+ERROR_CHARACTERS: Final = 200
+_TOO_MUCH: Final = frozenset({429, 503, 529})
+_NOT_UNDERSTOOD: Final = frozenset({400, 422})
+_HANDLER_DEADLINE_MS: Final = 86_400_000
+
+FORMS: Final[tuple[dict[str, Any], ...]] = (
+    {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True},
+    {"stream": True, "stream_options": {"include_usage": True}},
+    {"stream": True},
+    {},
+)
+"""What is added to a body, the first that the backend takes. Without ignore_eos (vLLM, SGLang, llama.cpp) a model may
+end before the answer is as long as it should be; without usage pieces count for tokens; without a stream there is no
+first token."""
+
+
+class UnusableBackendError(ForebayError):
+    """The backend does not answer as it must to be measured."""
+
+    reason = "backend_unusable"
+
+
+class Target(Protocol):
+    """Runs requests. ``run`` never raises but when it is cancelled, which gives the request up."""
+
+    async def run(self, asked: Asked) -> Ended: ...
+
+    async def close(self) -> None: ...
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class HttpTarget:
+    """An OpenAI-compatible server. ``on_chunk`` is called for each piece of text that comes, with the time."""
+
+    def __init__(
+        self, settings: WorkerSettings, *, concurrency_max: int, clock: Clock, on_chunk: Callable[[float], None]
+    ) -> None:
+        """Must be called in the event loop that uses it."""
+        assert settings.backend_url is not None
+        base = settings.backend_url.rstrip("/")
+        self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
+        headers = {"content-type": "application/json", "x-forebay-worker": settings.worker_id}
+        if settings.backend_api_key is not None:
+            headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
+        self._session = aiohttp.ClientSession(
+            # A fresh connection costs less than a request that meets one which the server is about to close.
+            connector=aiohttp.TCPConnector(limit=concurrency_max, force_close=True),
+            timeout=aiohttp.ClientTimeout(
+                total=settings.backend_timeout_seconds, sock_connect=settings.backend_connect_seconds
+            ),
+            headers=headers,
+        )
+        self._clock = clock
+        self._on_chunk = on_chunk
+        self._form = FORMS[0]
+        self._numbers = itertools.count(1)
+
+    async def settle(self, asked: Asked) -> Ended:
+        """Finds the form of request that the backend takes, by sending this one. Raises ``UnusableBackendError``."""
+        ended: Ended | None = None
+        for form in FORMS:
+            self._form = form
+            ended = await self.run(asked)
+            if ended.trouble is not Trouble.FAILED or not _is_not_understood(ended.error):
+                break
+        assert ended is not None
+        if ended.trouble is not None:
+            raise UnusableBackendError(f"the backend did not answer a first request: {ended.error}")
+        return ended
+
+    async def run(self, asked: Asked) -> Ended:
+        url = self._urls.get(asked.biz_type)
+        started = self._clock.monotonic()
+        if url is None:
+            return self._failure(started, Trouble.FAILED, f"biz_type {asked.biz_type!r} has no path")
+        form = {} if asked.biz_type == "embedding" else self._form
+        body = msgspec.json.encode({**asked.payload, **form})
+        headers = {"x-request-id": f"calibrate-{next(self._numbers)}"}
+        try:
+            async with self._session.post(url, data=body, headers=headers) as response:
+                if response.status != 200:
+                    text = (await response.content.read(4 * ERROR_CHARACTERS)).decode(errors="replace")
+                    trouble = Trouble.REFUSED if response.status in _TOO_MUCH else Trouble.FAILED
+                    return self._failure(started, trouble, f"HTTP {response.status}: {text[:ERROR_CHARACTERS].strip()}")
+                if response.content_type == "text/event-stream":
+                    return await self._read_stream(response, started)
+                return self._read_whole(await response.read(), started)
+        except TimeoutError as error:
+            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
+            problem = "no connection in time" if connecting else "no answer within FOREBAY_BACKEND_TIMEOUT_SECONDS"
+            return self._failure(started, Trouble.UNREACHED if connecting else Trouble.TIMED_OUT, problem)
+        except aiohttp.ClientConnectorError as error:
+            return self._failure(started, Trouble.UNREACHED, trouble_words(error))
+        except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError) as error:
+            return self._failure(started, Trouble.BROKEN_OFF, trouble_words(error))
+        except (msgspec.MsgspecError, ValueError) as error:
+            return self._failure(started, Trouble.FAILED, f"the answer is no completion: {error}")
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _read_stream(self, response: aiohttp.ClientResponse, started: float) -> Ended:
+        first: float | None = None
+        chunks = 0
+        usage: _Usage | None = None
+        is_done = False
+        async for line in response.content:
+            if not line.startswith(b"data:"):
+                continue
+            data = line[5:].strip()
+            if data == b"[DONE]":
+                is_done = True
+                break
+            chunk = _decoder.decode(data)
+            if chunk.error:
+                return self._failure(started, Trouble.FAILED, f"an error in the stream: {chunk.error}")
+            usage = chunk.usage or usage
+            if chunk.choices and _has_text(chunk.choices[0]):
+                now = self._clock.monotonic()
+                first = now if first is None else first
+                chunks += 1
+                self._on_chunk(now)
+        if not is_done:
+            return self._failure(started, Trouble.BROKEN_OFF, "the stream broke off before [DONE]")
+        return Ended(
+            started=started,
+            ended=self._clock.monotonic(),
+            first_token_at=first,
+            chunks=chunks,
+            prompt_tokens=None if usage is None else _counted(usage.prompt_tokens),
+            output_tokens=chunks if usage is None else _counted(usage.completion_tokens),
+        )
+
+    def _read_whole(self, body: bytes, started: float) -> Ended:
+        usage = _decoder.decode(body).usage or _Usage()
+        return Ended(
+            started=started,
+            ended=self._clock.monotonic(),
+            prompt_tokens=_counted(usage.prompt_tokens),
+            output_tokens=_counted(usage.completion_tokens),
+        )
+
+    def _failure(self, started: float, trouble: Trouble, error: str) -> Ended:
+        return Ended(started=started, ended=self._clock.monotonic(), trouble=trouble, error=error)
+
+
+class HandlerTarget:
+    """The user's function; it says nothing of tokens."""
+
+    def __init__(self, handler: Handler, *, timeout_seconds: float, clock: Clock) -> None:
+        self._handler = handler
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+        self._numbers = itertools.count(1)
+
+    async def run(self, asked: Asked) -> Ended:
+        started = self._clock.monotonic()
+        request = HandlerRequest(
+            request_id=f"calibrate-{next(self._numbers)}",
+            biz_type=asked.biz_type,
+            payload_json=msgspec.Raw(msgspec.json.encode(asked.payload)),
+            tier=Tier.MID,
+            priority=DEFAULT_PRIORITY[Tier.MID],
+            tenant=None,
+            attempt=1,
+            deadline_ms=self._clock.wall_ms() + _HANDLER_DEADLINE_MS,
+        )
+        trouble, problem = None, None
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await self._handler(request)
+        except TimeoutError:
+            trouble, problem = Trouble.TIMED_OUT, "no answer within FOREBAY_BACKEND_TIMEOUT_SECONDS"
+        except Exception as error:  # noqa: BLE001 - a handler may fail in any way
+            trouble, problem = Trouble.FAILED, f"{type(error).__name__}: {error}"
+        return Ended(started=started, ended=self._clock.monotonic(), trouble=trouble, error=problem)
+
+    async def close(self) -> None:
+        """A handler holds nothing that is ours."""
+
+
+def _has_text(choice: _Choice) -> bool:
+    if choice.text:
+        return True
+    # Reasoning models put their first tokens elsewhere, under names of their own.
+    return any(isinstance(text, str) and text for name, text in (choice.delta or {}).items() if name != "role")
+
+
+def _counted(count: int | None) -> int | None:
+    return count if count is not None and 0 <= count <= TOKENS_MAX else None
+
+
+def _is_not_understood(error: str | None) -> bool:
+    return error is not None and any(error.startswith(f"HTTP {status}") for status in _NOT_UNDERSTOOD)

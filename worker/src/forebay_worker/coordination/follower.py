@@ -1,0 +1,213 @@
+"""The coordination topic: reads what other workers say and says what must be durable before a partition is let go of.
+The control topic is read beside it, so that both have been heard when a partition is opened.
+
+A thread of its own owns the consumer and runs `step`; `tell` is called by the intakes' threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.control import Control, decode_control
+from forebay_schemas.contract.coordination import (
+    GONE_SECONDS,
+    LASTING_KINDS,
+    LEASE_SECONDS,
+    Capacity,
+    Notice,
+    decode_capacity,
+    decode_notice,
+)
+from forebay_worker.request.work import Record
+
+POLL_SECONDS = 0.05
+AGAIN_SECONDS = 0.2
+LOOK_BACK_MS = 600_000
+"""As far as the topic reaches: a worker that starts minutes after the last one has gone must still hear what ended."""
+
+BROKER_TIMEOUT_SECONDS = 5.0
+TELL_SECONDS_MAX = 1.0
+
+log = structlog.get_logger("forebay.coordination")
+
+
+class FollowingConsumer(Protocol):
+    """What is used of confluent-kafka's Consumer here."""
+
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
+    def list_topics(self, topic: str, timeout: float) -> Any: ...
+    def poll(self, timeout: float) -> Record | None: ...
+    def close(self) -> None: ...
+
+
+_Key = tuple[str, int]
+
+Send = Callable[[Notice, Callable[[bool], None]], None]
+
+
+class Coordination:
+    """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
+    beginning.
+
+    ``hear`` is given each notice, ``hear_control`` each control and the broker's stamp on it (epoch milliseconds),
+    ``hear_capacity`` each capacity and how many seconds ago it was said.
+    ``send`` produces a notice and calls back with whether it was delivered.
+    """
+
+    def __init__(
+        self,
+        *,
+        consumer: FollowingConsumer,
+        topic: str,
+        control_topic: str,
+        partitions: Mapping[str, int],
+        worker_id: str,
+        clock: Clock,
+        hear: Callable[[Notice], None],
+        hear_control: Callable[[Control, int], None],
+        hear_capacity: Callable[[Capacity, float], None],
+        send: Send,
+    ) -> None:
+        self.worker_id = worker_id
+        self._consumer = consumer
+        self._topic = topic
+        self._control_topic = control_topic
+        self._keys: list[_Key] = [
+            (each, number) for each in (topic, control_topic) for number in range(partitions[each])
+        ]
+        self._clock = clock
+        self._hear = hear
+        self._hear_control = hear_control
+        self._hear_capacity = hear_capacity
+        self._send = send
+        self._is_assigned = False
+        self._read_to: dict[_Key, int] | None = None
+        self._first_ends: dict[_Key, int] = {}
+        self._wanted_until = float("-inf")
+        self._ends: dict[_Key, int] | None = None
+        self._asked_at = 0.0
+        self.heard_until = float("-inf")
+        self.heartbeat = clock.monotonic()
+
+    def step(self) -> None:
+        """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again, and what was
+        freed unseen is read again."""
+        now = self.heartbeat = self._clock.monotonic()
+        try:
+            if not self._is_assigned:
+                self._assign()
+            if self._ends is None and self._wanted_until > self.heard_until:
+                self._ends, self._asked_at = self._end_offsets(), now
+            record = self._consumer.poll(POLL_SECONDS)
+            if record is not None:
+                self._pass_on(record)
+            if self._ends is not None and self._has_reached(self._ends):
+                self.heard_until, self._ends = self._asked_at, None
+        except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
+            log.warning("coordination not read; trying again", error=str(error))
+            self._ends = None
+            self._is_assigned = False
+            self._refresh_leaders()
+            self._clock.sleep(AGAIN_SECONDS)
+
+    def listen_until(self, now: float) -> None:
+        """Asks for `heard_until` to reach ``now``: the end of the topic is looked up and read up to."""
+        self._wanted_until = max(self._wanted_until, now)
+
+    def tell(self, notices: list[Notice]) -> bool:
+        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        undelivered = threading.Semaphore(0)
+        delivered: list[bool] = []
+
+        def on_delivery(is_delivered: bool) -> None:
+            delivered.append(is_delivered)
+            undelivered.release()
+
+        for notice in notices:
+            self._send(notice, on_delivery)
+        end = self._clock.monotonic() + TELL_SECONDS_MAX
+        for _ in notices:
+            if not undelivered.acquire(timeout=max(0.0, end - self._clock.monotonic())):
+                return False
+        return all(delivered)
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        self._consumer.close()
+
+    def _pass_on(self, record: Record) -> None:
+        failure: KafkaError | None = record.error()
+        if failure is not None:
+            raise KafkaException(failure)  # it can stand where records were
+        assert self._read_to is not None
+        self._read_to[record.topic(), record.partition()] = record.offset() + 1
+        if record.topic() == self._control_topic:
+            control = decode_control(record.value())
+            if control is not None:
+                self._hear_control(control, int(record.timestamp()[1]))
+            return
+        age_seconds = self._age_seconds(record)
+        capacity = decode_capacity(record.value())
+        if capacity is not None:
+            if age_seconds < GONE_SECONDS:
+                self._hear_capacity(capacity, age_seconds)
+            return
+        notice = decode_notice(record.value() or b"")
+        if notice is not None and (notice.kind in LASTING_KINDS or age_seconds <= LEASE_SECONDS):
+            self._hear(notice)
+
+    def _age_seconds(self, record: Record) -> float:
+        """How long before this worker began to listen it was said. What is said since then is heard at once."""
+        if record.offset() >= self._first_ends[record.topic(), record.partition()]:
+            return 0.0
+        return max(0.0, (self._clock.wall_ms() - int(record.timestamp()[1])) / 1000)
+
+    def _assign(self) -> None:
+        """Reads on where it was, or, to begin with, from as far back as means something."""
+        if self._read_to is None:
+            self._read_to = self._starts()
+        self._consumer.assign([TopicPartition(*key, start) for key, start in self._read_to.items()])
+        self._is_assigned = True
+
+    def _starts(self) -> dict[_Key, int]:
+        since = self._clock.wall_ms() - LOOK_BACK_MS
+        wanted = [TopicPartition(*key, since) for key in self._keys if key[0] == self._topic]
+        found = self._consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        bounds = {key: self._bounds(key) for key in self._keys}
+        self._first_ends = {key: end for key, (_, end) in bounds.items()}
+        starts = {key: first for key, (first, _) in bounds.items()}
+        for each in found:
+            key = (each.topic, each.partition)
+            # Where nothing is as young as that, the client says so by an offset that is none. This clock may be an hour
+            # ahead and not know it yet: so all is read.
+            starts[key] = max(each.offset, starts[key])
+        return starts
+
+    def _refresh_leaders(self) -> None:
+        """Asking for offsets goes on at a leader that is gone (librdkafka 2.16, seen) until metadata is asked for."""
+        for topic in (self._topic, self._control_topic):
+            with suppress(KafkaException):
+                self._consumer.list_topics(topic, timeout=BROKER_TIMEOUT_SECONDS)
+
+    def _bounds(self, key: _Key) -> tuple[int, int]:
+        first, end = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=BROKER_TIMEOUT_SECONDS)
+        return first, end
+
+    def _end_offsets(self) -> dict[_Key, int]:
+        return {key: self._bounds(key)[1] for key in self._keys}
+
+    def _has_reached(self, ends: dict[_Key, int]) -> bool:
+        assert self._read_to is not None
+        return all(self._read_to[key] >= end for key, end in ends.items())

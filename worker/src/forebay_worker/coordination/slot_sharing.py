@@ -1,0 +1,170 @@
+"""This worker's part in sharing its backend: hears the other workers, says what this one does, and gives the gate its
+share. The event loop's thread; reaches Kafka through ``send`` alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.coordination import (
+    CAPACITY_SECONDS,
+    PER_SECOND_MAX,
+    REQUESTS_MAX,
+    SECONDS_MAX,
+    SERVICE_SECONDS_MIN,
+    Capacity,
+)
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.breaker import BreakerState
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Own, Sharing
+
+STEP_SECONDS = 0.1
+RATE_ALPHA = 0.3
+"""Three seconds make a mean."""
+
+log = structlog.get_logger("forebay.sharing")
+
+SendCapacity = Callable[[Capacity, Callable[[bool], None]], None]
+
+
+class Sharer:
+    """Between `Sharing`, which decides, and dispatch."""
+
+    def __init__(self, *, sharing: Sharing, dispatcher: Dispatcher, clock: Clock, send: SendCapacity) -> None:
+        """``send`` produces a record and calls back with whether it was delivered, on the event loop's thread."""
+        self.sharing = sharing
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._send = send
+        self._step_at = float("-inf")
+        self._began_at = self._counted_at = clock.monotonic()
+        self._counted = 0
+        self._ended_per_second = 0.0
+        self._has_told_of_failure = self._has_told_of_twin = False
+        # Nothing starts before it is known who else is there.
+        dispatcher.gate.shares(share_requests=0, others=sharing.others, common_limit=None, silent_seconds=None)
+
+    def hear(self, capacity: Capacity, age_seconds: float) -> None:
+        """What a worker said, this one included, in the order in which it lies in the topic. Whatever it says, the
+        worker goes on."""
+        now = self._clock.monotonic()
+        try:
+            cut_to = self.sharing.hear(capacity, now=now, age_seconds=age_seconds)
+            if cut_to is not None:
+                self._dispatcher.gate.cut_to(cut_to, now, self._clock.wall_ms())
+        except Exception as error:  # noqa: BLE001 - whatever it was, the worker has other work
+            self._tell_of_failure(error)
+        if self.sharing.has_twin and not self._has_told_of_twin:
+            self._has_told_of_twin = True
+            log.warning(
+                "another worker of the same id is running; give each its own FOREBAY_WORKER_ID", worker=capacity.worker
+            )
+        self._step_at = now
+
+    def step(self, now: float) -> None:
+        """Follows what was heard and what waits here; call it many times a second. While that fails nothing starts: as
+        long as it says nothing, the others may take this worker's share."""
+        if now < self._step_at:
+            return
+        self._step_at = now + STEP_SECONDS
+        self._count_ended(now)
+        try:
+            self._follow(now)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the worker has other work
+            self._tell_of_failure(error)
+            self._dispatcher.gate.shares(
+                share_requests=0, others=self.sharing.others, common_limit=None, silent_seconds=None
+            )
+
+    def _follow(self, now: float) -> None:
+        own = self._own()
+        model, known_seconds = self._dispatcher.gate.model, self.sharing.known_seconds
+        if model.token_seconds is None and known_seconds is not None:
+            model.start_from(known_seconds)
+        now_ms = self._clock.wall_ms()
+        sharing = self.sharing
+        said = sharing.step(now, now_ms, own)
+        if said is not None:
+            self._send(said, lambda _: sharing.delivered())
+        others = sharing.others
+        silent_seconds = now - max(sharing.heard_own_at, self._began_at)
+        self._dispatcher.gate.shares(
+            share_requests=sharing.share_requests,
+            others=others,
+            common_limit=sharing.common_limit(own, now_ms) if others.workers else None,
+            silent_seconds=silent_seconds if silent_seconds > SILENT_SECONDS else None,
+        )
+
+    def _tell_of_failure(self, error: Exception) -> None:
+        if not self._has_told_of_failure:
+            self._has_told_of_failure = True
+            log.error("sharing failed; going on", error=str(error), exc_info=error)
+
+    def leave(self) -> None:
+        """Says that this worker is gone."""
+        self._send(self.sharing.farewell(self._clock.monotonic(), self._own()), lambda _: None)
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Who shares the backend, as this worker has heard, for /status."""
+        gate, heard_at = self._dispatcher.gate, self.sharing.heard_own_at
+        return {
+            "limit_requests": gate.limit_requests,
+            "share_requests": gate.share_requests,
+            "heard_itself_seconds": round(now - heard_at, 1) if math.isfinite(heard_at) else None,
+            "workers": [
+                {
+                    "worker": member.worker,
+                    "share_requests": member.share_requests,
+                    "in_flight_requests": member.in_flight,
+                    "wanted": {tier: member.wanted.get(tier, 0) for tier in TIERS},
+                    "limit_requests": round(member.limit_requests, 1),
+                    "draining": member.draining,
+                }
+                for member in self.sharing.members
+            ],
+        }
+
+    def _own(self) -> Own:
+        """What is said keeps within the bounds of `Capacity`, or nobody would hear it."""
+        dispatcher = self._dispatcher
+        service_seconds, fitted = dispatcher.shedder.service_seconds, dispatcher.gate.model.fitted_seconds
+        return Own(
+            limit_requests=dispatcher.gate.policy.limit_exact,
+            in_flight=len(dispatcher.running),
+            wanted={tier: min(REQUESTS_MAX, wanted) for tier, wanted in self._wanted().items()},
+            ended_per_second=min(PER_SECOND_MAX, round(self._ended_per_second, 3)),
+            service_seconds=None
+            if service_seconds is None
+            else min(max(SERVICE_SECONDS_MIN, service_seconds), SECONDS_MAX),
+            dropped_total=dispatcher.dropped_total,
+            cuts_total=dispatcher.gate.policy.hard_cuts,
+            fitted_seconds=None
+            if fitted is None
+            else (min(SECONDS_MAX, fitted[0]), min(SECONDS_MAX, fitted[1]), min(SECONDS_MAX, fitted[2])),
+            draining=dispatcher.stopping,
+        )
+
+    def _wanted(self) -> dict[Tier, int]:
+        """A worker whose backend serves it nothing wants no more than a probe: it would keep slots from others that may
+        reach it."""
+        dispatcher, lanes = self._dispatcher, self._dispatcher.lanes
+        wanted = dict(dispatcher.running_by_tier)
+        if dispatcher.breaker.state is BreakerState.CLOSED:
+            return {tier: running + len(lanes[tier]) for tier, running in wanted.items()}
+        probed = next((tier for tier in TIERS if len(lanes[tier])), None)
+        if probed is not None:
+            wanted[probed] += 1
+        return wanted
+
+    def _count_ended(self, now: float) -> None:
+        seconds = now - self._counted_at
+        if seconds < CAPACITY_SECONDS:
+            return
+        ended = self._dispatcher.ended_total
+        self._ended_per_second += RATE_ALPHA * ((ended - self._counted) / seconds - self._ended_per_second)
+        self._counted_at, self._counted = now, ended

@@ -1,0 +1,515 @@
+"""Dispatch: decides what starts, when, and what becomes of it. No I/O: the executor runs what `take` returns.
+
+One thread uses it (the event loop's). It never blocks and holds no request after its outcome was handed on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.breaker import Breaker, BreakerState
+from forebay_worker.dispatch.lookahead import Lookahead
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.dispatch.shedder import Shedder
+from forebay_worker.lanes.lanes import Lanes, cost_bytes
+from forebay_worker.outcome.reporter import UNDELIVERED_RECORDS_MAX, Reporter
+from forebay_worker.pacing.estimates import Estimates
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.partition.assignment import CRASHES_MAX
+from forebay_worker.request.controls import RECENT_MS, Controls
+from forebay_worker.request.retry_policy import Next, plan_after_failure
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.signals.gpu_watch import GpuWatch
+from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.telemetry.stats import Stats
+from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
+
+FAILURES_AMONG_ANSWERS_MAX = 3
+
+TAKEN_BETWEEN_CREDITS = 32
+
+TROUBLE_SECONDS = 10.0
+"""How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
+
+SWEEP_SECONDS = 0.1
+SWEEP_RECORDS_MAX = 500
+"""How many waiting requests are looked at in a sweep for whether they can still meet their deadlines."""
+
+PACING_SECONDS = 1.0
+DOOMED_IN_FLIGHT_MIN = 4
+
+SUSPENDED_SECONDS = 5.0
+RECOVERY_SECONDS = 0.5
+"""A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
+its consumers get a moment to learn it before anything starts."""
+
+SECOND_LOOK_SECONDS = 1.0
+"""A request that is not found may be just ending: then its outcome is known so much later."""
+
+_DRAINING = Limitation("draining", 1, 0)
+
+ReadSignals = Callable[[float], tuple[EngineReading | None, GpuReading | None]]
+"""What engine and GPU said last, as of a monotonic moment; None for what is missing or stale."""
+
+log = structlog.get_logger("forebay.dispatch")
+
+
+class Dispatcher:
+    """Holds the lanes, the limit and the breaker of one backend."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        gate: Gate,
+        predictor: Predictor | None,
+        lanes: Lanes,
+        overload: OverloadLadder,
+        read_signals: ReadSignals,
+        reporter: Reporter,
+        stats: Stats,
+        buffer_bytes_max: int,
+        retries_max: int,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
+        self.lanes = lanes
+        self.gate = gate
+        self._predictor = predictor
+        self._read_signals = read_signals
+        self.shedder = Shedder(ladder=overload, lanes=lanes, gate=gate, by_tokens=predictor is not None)
+        self.estimates = Estimates()
+        self.gpu_watch = GpuWatch()
+        self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
+        self.running: dict[int, Work] = {}
+        self.running_by_tier = dict.fromkeys(TIERS, 0)
+        self.stopping = False
+        self.controls = Controls()
+        self._second_looks: deque[tuple[float, Control]] = deque()
+        reporter.on_expedite_refused = self._expedite_refused
+        self._clock = clock
+        self._reporter = reporter
+        self._stats = stats
+        self._tracing = tracing
+        self._attempts_max = retries_max + 1
+        self.lookahead = Lookahead(lanes=lanes, lane_bytes_max=buffer_bytes_max // len(TIERS), now=clock.monotonic())
+        self.backend_trouble: str | None = None
+        """What the backend last failed with while it serves nobody; None while it serves."""
+        self._say_trouble_at = 0.0
+        self._taken = 0
+        self._sweep_at = 0.0
+        self._pace_at = 0.0
+        self.dropped_total = self._dropped_before = 0
+        """Given up for their deadlines."""
+        self.ended_total = 0
+        """Executions."""
+        self._ticked_at = math.inf
+        self._recovered_at = 0.0
+
+    def accept(self, batch: list[Work]) -> None:
+        """Takes over a batch of one intake, all of one credit."""
+        now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
+        for work in batch:
+            if not work.assignment.claims.is_open:
+                continue  # the partition was given up on the way here: its new owner sees to the request
+            end = self._end_at_once(work, now, now_ms)
+            if end is None:
+                self._predict(work, now)
+                self.lanes.push(work, now)
+            elif work.assignment.claims.claim(work.offset):
+                # Claimed, so that a hand-over while the outcome is on its way names it.
+                end()
+        assignment = batch[0].assignment
+        assignment.credit.received(len(batch), cost_bytes(batch))
+        self._stats.received[assignment.tier] += len(batch)
+        self.lookahead.allow(assignment.tier)
+
+    def _end_at_once(self, work: Work, now: float, now_ms: int) -> Callable[[], None] | None:
+        """How a request ends that is not to be run; None for one that may wait in its lane."""
+        reporter = self._reporter
+        if work.request is None:
+            return partial(reporter.rejected, work, Reason.UNDECODABLE, str(work.problem))
+        if reporter.is_known(work, now):
+            return partial(reporter.skip_duplicate, work)
+        if self.controls.entries:
+            end = self._end_by_control(work, now_ms)
+            if end is not None:
+                return end
+        if work.crashes >= CRASHES_MAX:
+            error = f"{work.crashes} workers died while they ran it"
+            failure = Failure(reason=Reason.WORKER_CRASHED, error=error)
+            return partial(reporter.failed, work, failure, service_seconds=None)
+        if work.deadline_ms <= now_ms:
+            return partial(reporter.expired, work, Reason.DEADLINE_PASSED_WAITING)
+        return None
+
+    def _end_by_control(self, work: Work, now_ms: int) -> Callable[[], None] | None:
+        """How a request ends here that somebody wants something of; None when it is to go on waiting."""
+        wanted = self.controls.wanted(work)
+        if wanted is ControlAction.CANCEL:
+            return partial(self._reporter.cancelled, work)
+        if wanted is ControlAction.EXPEDITE and work.deadline_ms > now_ms:
+            return partial(self._reporter.expedite, work)
+        return None
+
+    def _is_cancelled(self, work: Work) -> bool:
+        return bool(self.controls.entries) and self.controls.wanted(work) is ControlAction.CANCEL
+
+    def _heed_controls(self, now: float) -> None:
+        """Does what was asked for since the last look to what waits here; what runs and is cancelled is `overdue`."""
+        fresh = self.controls.take_fresh()
+        if fresh:
+            self._control_waiting({control.request_id for control, _ in fresh})
+            self._answer_fresh(fresh, now)
+        while self._second_looks and self._second_looks[0][0] <= now:
+            control = self._second_looks.popleft()[1]
+            if self._reporter.is_known_id(control.request_id, now):
+                self._reporter.answer_control(control.action, control.request_id, ControlOutcome.FINISHED)
+
+    def _control_waiting(self, request_ids: set[str]) -> None:
+        now_ms = self._clock.wall_ms()
+        for work in self.lanes.having(request_ids):
+            end = self._end_by_control(work, now_ms)
+            if end is None:
+                continue
+            self.lanes.remove(work)
+            if work.assignment.claims.claim(work.offset):
+                end()
+
+    def _answer_fresh(self, fresh: list[tuple[Control, int]], now: float) -> None:
+        """Says of what needs nothing to be done why it needs nothing, where somebody may wait for it."""
+        recent_ms = self._clock.wall_ms() - RECENT_MS
+        expedites = {each.request_id for each, stamped_ms in fresh if stamped_ms >= recent_ms}
+        running = {work.request_id: work for work in self.running.values() if work.request_id in expedites}
+        for control, stamped_ms in fresh:
+            if stamped_ms < recent_ms:
+                continue
+            work = running.get(control.request_id)
+            if work is None:
+                self._second_looks.append((now + SECOND_LOOK_SECONDS, control))
+            elif control.action is ControlAction.EXPEDITE:
+                self._reporter.answer_control(control.action, control.request_id, ControlOutcome.RUNNING)
+
+    def _expedite_refused(self, work: Work) -> None:
+        self.controls.give_up_expedite(work.request_id or "")
+        self._predict(work, self._clock.monotonic())
+        self._back_to_lane(work)
+
+    def take(self) -> Work | None:
+        """The request to start now, claimed; None when nothing waits or nothing may start.
+
+        The caller must run it and then call one of `answered`, `failed`, `gave_up`.
+        """
+        lanes = self.lanes
+        while True:
+            now = self._clock.monotonic()
+            if not lanes or self.limited_by(now) is not None:
+                return None
+            if self.breaker.state is BreakerState.CLOSED:
+                work = lanes.pop(
+                    now,
+                    running=self.running_by_tier,
+                    limit=self.gate.share_requests,
+                    only_high=self.only_high,
+                )
+            else:
+                work = lanes.pop_probe()
+            if work is None:
+                return None
+            self._taken += 1
+            if self._taken % TAKEN_BETWEEN_CREDITS == 0:
+                self.lookahead.allow_all()
+            now_ms = self._clock.wall_ms()
+            if not work.assignment.claims.claim(work.offset):
+                self._tracing.let_go(work)
+                continue  # the partition was given up: its new owner runs the request
+            if work.deadline_ms <= now_ms:
+                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+                continue
+            if self._is_doomed(work, now, now_ms):
+                self._drop_doomed(work, now)
+                continue
+            self.breaker.started(now)
+            work.started = now
+            if self._predictor is not None:
+                work.predicted_seconds = self.gate.service_seconds(work, now)
+                self.gate.started(work, now)
+            self.running[id(work)] = work
+            self.running_by_tier[work.assignment.tier] += 1
+            self._stats.dispatched(work, now_ms)
+            self._tracing.started(work, now, now_ms)
+            return work
+
+    @property
+    def only_high(self) -> bool:
+        """Whether the lower tiers get no more than they are guaranteed: their prompts would make the tokens of the
+        urgent ones, which come too late already, come later still."""
+        return self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_over_target
+
+    def limited_by(self, now: float) -> Limitation | None:
+        """What keeps the next request from starting; None when nothing does."""
+        if self.stopping:
+            return _DRAINING
+        if self._is_recovering(now):
+            return Limitation("suspension", round(now - self._recovered_at, 3), 0)
+        limitation = self.gate.blocked_by(now, len(self.running))
+        if limitation is not None:
+            return limitation
+        if not self.breaker.admits(now):
+            return Limitation("breaker", round(now - (self.breaker.probe_at or now), 3), 0)
+        if not self._reporter.accepts(now):
+            return Limitation("results", self._reporter.undelivered_records, UNDELIVERED_RECORDS_MAX)
+        return None
+
+    def answered(self, work: Work, answer: Answer) -> None:
+        """The backend gave an answer."""
+        now = self._end(work, answer)
+        self._tracing.execution_ended(work, now, error=None)
+        service_seconds = now - work.started
+        self.lookahead.ended()
+        self.shedder.answered(service_seconds)
+        self.estimates.served(work.tier, predicted_seconds=work.predicted_seconds, actual_seconds=service_seconds)
+        if answer.output_tokens is not None:
+            self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=answer.output_tokens)
+        self._reporter.completed(work, answer, service_seconds=service_seconds)
+        if self._is_cancelled(work):
+            self._reporter.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.FINISHED)
+        self._backend_lives(now)
+
+    def failed(self, work: Work, failure: Failure) -> None:
+        """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
+        now = self._end(work, None)
+        self._tracing.execution_ended(work, now, error=failure.reason.code)
+        if failure.of_backend:
+            self._backend_failed(work, failure, now)
+            return
+        self.lookahead.ended()
+        if failure.reason is Reason.BACKEND_REJECTED or failure.reason is Reason.BACKEND_ERROR:
+            self._backend_lives(now)
+        else:
+            self.breaker.ended(now, started=work.started)
+        self._report_failure(work, failure, now)
+
+    def gave_up(self, work: Work, *, deadline_passed: bool) -> None:
+        """The execution was cancelled: at its deadline, or because the worker stops and gives the request back."""
+        now = self._end(work, None)
+        self._tracing.execution_ended(work, now, error="given_up")
+        self.breaker.ended(now, started=work.started)
+        if deadline_passed and self._is_cancelled(work):
+            self.lookahead.ended()
+            self._reporter.cancelled(work, service_seconds=now - work.started)
+        elif deadline_passed:
+            self.dropped_total += 1
+            self.lookahead.ended()
+            self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
+        else:
+            self._tracing.let_go(work)
+            work.assignment.claims.release(work.offset)
+
+    def tick(self) -> None:
+        """Does what time asks for: what is late, or bound to be, leaves the lanes; limit, lookahead and overload follow
+        what was seen."""
+        now = self._clock.monotonic()
+        self._is_recovering(now)
+        self._ticked_at = now
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_SECONDS
+            self._sweep_lanes(now)
+            self.lookahead.allow_all()
+            self._stats.fold()
+        self._heed_controls(now)
+        self._release_suspect(now)
+        if now >= self._pace_at:
+            self._pace_at = now + PACING_SECONDS
+            self._shed(now)
+            engine, gpu = self._read_signals(now)
+            self.gpu_watch.step(now, in_flight=len(self.running), gpu=gpu)
+            self.gate.step(
+                now,
+                self._clock.wall_ms(),
+                in_flight=len(self.running),
+                waiting=len(self.lanes),
+                reserved=self.lanes.shares.reserved(now, self.gate.limit_requests),
+                dropped=self.dropped_total - self._dropped_before,
+                engine=engine,
+                gpu=gpu,
+            )
+            self._dropped_before = self.dropped_total
+        self.lookahead.step(now)
+
+    def _sweep_lanes(self, now: float) -> None:
+        """Drops what missed its deadline, and some of what is bound to; the rest is looked at in the next sweeps."""
+        now_ms = self._clock.wall_ms()
+        for work in self.lanes.remove_expired(now_ms):
+            if work.assignment.claims.claim(work.offset):
+                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+        for work in self.lanes.sweep(SWEEP_RECORDS_MAX, self._doomed_at(now, now_ms)):
+            if work.assignment.claims.claim(work.offset):
+                self._drop_doomed(work, now)
+
+    def _doomed_at(self, now: float, now_ms: int) -> Callable[[Work], bool]:
+        """As `_is_doomed`, for many: whether a request would miss its deadline even if it started now."""
+        ahead_seconds, prompt_seconds, output_seconds = self.gate.pace_min(now)
+        if self._predictor is None or len(self.running) < DOOMED_IN_FLIGHT_MIN or not output_seconds:
+            return lambda _: False
+        ahead_ms, prompt_ms, output_ms = now_ms + 1000 * ahead_seconds, 1000 * prompt_seconds, 1000 * output_seconds
+        return lambda work: (
+            ahead_ms + prompt_ms * work.prompt_tokens + output_ms * work.output_tokens_min > work.deadline_ms
+        )
+
+    def _shed(self, now: float) -> None:
+        """Goes up or down the overload ladder and drops what its rung asks for."""
+        serves = self.breaker.state is BreakerState.CLOSED
+        for work, predicted_seconds in self.shedder.step(now, self._clock.wall_ms(), serves=serves):
+            self.lanes.remove(work)
+            if work.assignment.claims.claim(work.offset):
+                self.dropped_total += 1
+                self._reporter.shed(work, predicted_seconds=predicted_seconds, cause=self.shedder.ladder.cause)
+
+    def _is_recovering(self, now: float) -> bool:
+        if now - self._ticked_at > SUSPENDED_SECONDS:
+            self._ticked_at = now
+            self._recovered_at = now + RECOVERY_SECONDS
+        return now < self._recovered_at
+
+    def overdue(self) -> list[Work]:
+        """The running requests whose deadline has passed, or that are cancelled: the executor gives them up."""
+        now_ms = self._clock.wall_ms()
+        return [work for work in self.running.values() if work.deadline_ms <= now_ms or self._is_cancelled(work)]
+
+    def _end(self, work: Work, answer: Answer | None) -> float:
+        now = self._clock.monotonic()
+        in_flight = len(self.running)
+        del self.running[id(work)]
+        self.ended_total += 1
+        self.running_by_tier[work.assignment.tier] -= 1
+        if self._predictor is None:
+            return now  # a limit that never moves, and an order that asks for no tokens: nothing is to be learnt
+        prompt_tokens = output_tokens = None
+        if answer is not None:
+            prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens
+            if work.prediction is not None:
+                self._predictor.learn(work.prediction, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+        self.gate.ended(
+            work,
+            now,
+            in_flight=in_flight,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            succeeded=answer is not None,
+        )
+        return now
+
+    def _predict(self, work: Work, now: float) -> None:
+        work.arrived = now
+        if self._predictor is None or work.request is None:
+            return
+        prediction = work.prediction = self._predictor.predict(work.request)
+        work.prompt_tokens, work.output_tokens = prediction.prompt_tokens, prediction.output_tokens
+        work.output_tokens_min = prediction.output_tokens_min
+        work.cost_seconds = self.gate.cost_seconds(work.prompt_tokens, work.output_tokens)
+
+    def _is_doomed(self, work: Work, now: float, now_ms: int) -> bool:
+        """Whether the request would miss its deadline even if it started now.
+
+        Never while little is in flight: what the last answers took may no longer be true, and only answers tell.
+        """
+        if self._predictor is None or len(self.running) < DOOMED_IN_FLIGHT_MIN:
+            return False
+        return now_ms + 1000 * self.gate.service_seconds_min(work, now) > work.deadline_ms
+
+    def _drop_doomed(self, work: Work, now: float) -> None:
+        self.dropped_total += 1
+        self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
+
+    def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:
+        self._stats.backend_failed(failure.reason)
+        if failure.refused:
+            self.gate.refused(now, self._clock.wall_ms())
+        if failure.reached and work.failed_at and self.breaker.last_answer > work.failed_at:
+            # Between its failures the backend served others. A request that breaks the backend each time it runs
+            # must not be tried for ever.
+            work.failures_among_answers += 1
+        work.failed_at = now
+        if work.failures_among_answers >= FAILURES_AMONG_ANSWERS_MAX:
+            self.breaker.ended(now, started=work.started)
+            # It tells for the suspect that it was not the only one to fail.
+            self._release_suspect(math.inf)
+            self._report_failure(work, failure, now)
+            return
+        acquitted = self.breaker.backend_failed(
+            now,
+            (work, failure),
+            started=work.started,
+            # What never reached the backend cannot have been the request's fault: nothing is waited for.
+            in_flight=len(self.running) if failure.reached else 0,
+            retry_after_seconds=failure.retry_after_seconds,
+        )
+        if self.breaker.state is not BreakerState.CLOSED:
+            self.backend_trouble = failure.error
+            if now >= self._say_trouble_at:
+                self._say_trouble_at = now + TROUBLE_SECONDS
+                log.warning("the backend serves nobody; dispatch stops but for a probe", error=failure.error)
+        for request, _ in acquitted:
+            self._back_to_lane(request)
+
+    def _backend_lives(self, now: float) -> None:
+        if self.backend_trouble is not None:
+            self.backend_trouble = None
+            log.info("the backend answers")
+        convicted = self.breaker.answered(now)
+        if convicted is not None:
+            work, failure = convicted
+            self._report_failure(work, failure, work.failed_at)
+
+    def _release_suspect(self, now: float) -> None:
+        acquitted = self.breaker.release_suspect(now)
+        if acquitted is not None:
+            self._back_to_lane(acquitted[0])
+
+    def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
+        if work.assignment.lost:
+            # Taken away without a hand-over: its new owner runs the request again, so a failure here decides nothing.
+            self._tracing.let_go(work)
+            work.assignment.claims.release(work.offset)
+            return
+        assert work.request is not None
+        service_seconds = now - work.started
+        if self._is_cancelled(work):
+            self._reporter.cancelled(work, service_seconds=service_seconds)
+            return
+        plan = plan_after_failure(
+            attempt=work.attempt,
+            attempts_max=work.request.max_attempts or self._attempts_max,
+            may_retry=failure.may_retry,
+            retry_after_seconds=failure.retry_after_seconds,
+            now_ms=self._clock.wall_ms(),
+            deadline_ms=work.deadline_ms,
+        )
+        if plan.next is Next.RETRY:
+            self._reporter.retry(work, failure, delay_seconds=plan.delay_seconds)
+        elif plan.next is Next.EXPIRE:
+            self._reporter.expired(work, Reason.RETRY_TOO_LATE, cause=failure.error, service_seconds=service_seconds)
+        else:
+            self._reporter.failed(work, failure, service_seconds=service_seconds)
+
+    def _back_to_lane(self, work: Work) -> None:
+        end = self._end_by_control(work, self._clock.wall_ms()) if self.controls.entries else None
+        if end is not None:
+            end()
+            return
+        work.assignment.claims.release(work.offset)
+        if work.assignment.claims.is_open:
+            self.lanes.push(work, self._clock.monotonic())
+        else:
+            self._tracing.let_go(work)

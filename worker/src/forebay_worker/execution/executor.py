@@ -1,0 +1,125 @@
+"""The executor: runs on the event loop what dispatch hands out, and cancels what is overdue."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.runtime.log import spoken_of
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.execution.backends import Backend, BackendFailed
+from forebay_worker.request.work import Failure, Work
+
+RUNS_BETWEEN_YIELDS = 16
+"""A handler that never waits would keep the event loop to itself."""
+
+STARTS_PER_TURN = 8
+"""So few runners serve a handler that never waits; one that waits gets its 256 within 32 turns of the loop."""
+
+GIVE_BACK_SECONDS_MAX = 5.0
+
+log = structlog.get_logger("forebay.executor")
+
+
+class Executor:
+    """A runner is a task that runs one request after another while dispatch has any: a new task for each costs 3.5
+    microseconds more (measured)."""
+
+    def __init__(self, *, dispatcher: Dispatcher, backend: Backend) -> None:
+        self._dispatcher = dispatcher
+        self._backend = backend
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._overdue: set[int] = set()
+        self._giving_back = False
+        self._starting = False
+
+    def start_runnable(self) -> None:
+        """Starts what may start now, a few in each turn of the loop. Call it whenever that may have changed."""
+        if self._starting:
+            return
+        for _ in range(STARTS_PER_TURN):
+            work = self._dispatcher.take()
+            if work is None:
+                return
+            task = asyncio.create_task(self._run(work))
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+        # A runner that need not wait takes the next request itself: only what these leave is for new ones.
+        self._starting = True
+        asyncio.get_running_loop().call_soon(self._start_more)
+
+    def _start_more(self) -> None:
+        self._starting = False
+        self.start_runnable()
+
+    def cancel_overdue(self) -> None:
+        """Gives up the executions whose deadline has passed; each is reported as expired."""
+        for work in self._dispatcher.overdue():
+            task = self._running.get(id(work))
+            if task is not None and id(work) not in self._overdue:
+                self._overdue.add(id(work))
+                task.cancel()
+
+    @property
+    def runner_count(self) -> int:
+        """How many runners there are; after `give_back`, those whose handler does not let go."""
+        return len(self._tasks)
+
+    async def give_back(self) -> None:
+        """Cancels what still runs; those requests stay unfinished, for another worker."""
+        self._giving_back = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            # A handler that swallows its cancellation must not keep the worker from delivering and committing.
+            await asyncio.wait(tasks, timeout=GIVE_BACK_SECONDS_MAX)
+
+    async def _run(self, first: Work) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        dispatcher, running = self._dispatcher, self._running
+        work: Work | None = first
+        runs = 0
+        while work is not None:
+            running[id(work)] = task
+            spoken_of.set(work)
+            try:
+                answer = await self._backend.run(work)
+            except BackendFailed as error:
+                dispatcher.failed(work, error.failure)
+            except asyncio.CancelledError:
+                if self._giving_back:
+                    dispatcher.gave_up(work, deadline_passed=False)
+                    raise
+                if id(work) in self._overdue:
+                    dispatcher.gave_up(work, deadline_passed=True)
+                else:
+                    problem = "the handler cancelled itself"
+                    dispatcher.failed(work, Failure(reason=Reason.HANDLER_FAILED, error=problem))
+            except Exception as error:
+                log.exception("backend failed in an unforeseen way", request_id=work.request_id)
+                problem = f"{type(error).__name__}: {error}"
+                dispatcher.failed(work, Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem))
+            else:
+                dispatcher.answered(work, answer)
+            finally:
+                spoken_of.set(None)
+                del running[id(work)]
+                self._overdue.discard(id(work))
+            if task.cancelling():
+                # A cancellation that was swallowed, or has still to come, must not hit the next request.
+                self.start_runnable()
+                return
+            runs += 1
+            if runs % RUNS_BETWEEN_YIELDS == 0:
+                await asyncio.sleep(0)
+            work = dispatcher.take()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a runner died", exc_info=error)

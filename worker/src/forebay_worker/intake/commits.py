@@ -1,0 +1,184 @@
+"""Commits of one consumer: what is due, what the broker confirmed, partition by partition. The consumer's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.kafka.permissions import is_denied
+from forebay_worker.intake.protocols import KafkaConsumer
+from forebay_worker.partition.assignment import Assignment
+
+COMMIT_SECONDS = 0.2
+ANSWER_SECONDS_MAX = 10.0
+"""A commit without an answer for so long is taken as lost, and made again."""
+
+LAST_COMMIT_SECONDS_MAX = 0.5
+LAST_COMMIT_PAUSE_SECONDS = 0.05
+_REBALANCING = frozenset({KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS})
+_NO_MEMBER = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
+
+log = structlog.get_logger("forebay.commits")
+
+PartitionKey = tuple[str, int]
+_Commit = tuple[int, str]
+
+
+class _Sent(NamedTuple):
+    """A partition's part of the commit that is on its way. ``finished_since``: of the oldest offset it tells of."""
+
+    assignment: Assignment
+    commit: _Commit
+    finished_since: float | None
+
+
+class Commits:
+    """One commit is on its way at a time; its answer comes by `on_commit`. A failed one is simply due again."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        assignments: dict[PartitionKey, Assignment],
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+    ) -> None:
+        """``assignments`` is the intake's own; it is only read. ``explain`` says in words why a commit failed."""
+        self._name = name
+        self._explain = explain
+        self.denied: str | None = None
+        """What the ACLs lack for commits, until one is confirmed."""
+        self._assignments = assignments
+        self._confirmed: dict[PartitionKey, _Commit] = {}
+        self._metadata_bytes: dict[PartitionKey, int] = {}
+        self._sent: dict[PartitionKey, _Sent] = {}
+        self._sent_at: float | None = None
+        self._next_at = 0.0
+        self.confirmed_count = 0
+        self.failed_count = 0
+
+    def commit_when_due(self, consumer: KafkaConsumer, now: float) -> None:
+        """Sends a commit of all that changed, five times a second at most."""
+        if now < self._next_at or (self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX):
+            return
+        self._next_at = now + COMMIT_SECONDS
+        self._put_back(self._sent)
+        due: dict[PartitionKey, _Sent] = {}
+        for key, assignment in self._assignments.items():
+            commit = assignment.commit()
+            if commit is not None and self._confirmed.get(key) != commit:
+                self._metadata_bytes[key] = len(commit[1])
+                due[key] = _Sent(assignment, commit, assignment.finished_since)
+            assignment.finished_since = None
+        self._sent = due
+        if not due:
+            return
+        self._sent_at = now
+        try:
+            consumer.commit(
+                offsets=[TopicPartition(*key, *sent.commit) for key, sent in due.items()], asynchronous=True
+            )
+        except KafkaException as error:
+            self._sent_at = None
+            self._failed(error.args[0], None)
+
+    def commit_last(
+        self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]
+    ) -> dict[PartitionKey, _Commit] | None:
+        """Commits before partitions are let go of, and waits for the answer. Returns what was refused; None when this
+        is no member of the group any more, so that the partitions are another's already.
+
+        While the group rebalances the broker refuses a commit by a member that has not got the new generation yet; the
+        client gets it in the background, so the commit is made again for a moment.
+        """
+        end = clock.monotonic() + LAST_COMMIT_SECONDS_MAX
+        while True:
+            failed = self._commit_now(consumer, last)
+            if any(error.code() in _NO_MEMBER for error in failed.values()):
+                return None
+            last = {key: commit for key, commit in last.items() if key in failed}
+            passing = bool(failed) and all(error.code() in _REBALANCING for error in failed.values())
+            if not passing or clock.monotonic() >= end:
+                return last
+            clock.sleep(LAST_COMMIT_PAUSE_SECONDS)
+
+    def _commit_now(
+        self, consumer: KafkaConsumer, commits: dict[PartitionKey, _Commit]
+    ) -> dict[PartitionKey, KafkaError]:
+        """Returns those that failed, each with its error."""
+        try:
+            answered = consumer.commit(
+                offsets=[TopicPartition(*key, *commit) for key, commit in commits.items()], asynchronous=False
+            )
+        except KafkaException as error:
+            self._failed(error.args[0], None)
+            return dict.fromkeys(commits, error.args[0])
+        failed = {}
+        for partition in answered or ():
+            key = (partition.topic, partition.partition)
+            if partition.error is not None:
+                self._failed(partition.error, key)
+                failed[key] = partition.error
+            else:
+                self.confirmed_count += 1
+        return failed
+
+    def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        """The client's callback, called inside poll; it never raises."""
+        self._sent_at = None
+        sent, self._sent = self._sent, {}
+        if error is not None and error.code() != KafkaError._NO_OFFSET:
+            self._failed(error, None)
+        for partition in partitions or ():
+            key = (partition.topic, partition.partition)
+            if partition.error is not None:
+                self._failed(partition.error, key)
+            elif error is None and self._answers(partition, sent.get(key)):
+                self._confirmed[key] = sent.pop(key).commit
+                self.confirmed_count += 1
+                self.denied = None
+        self._put_back(sent)
+
+    def lag_seconds(self, now: float) -> float:
+        """How long the oldest finished offset has waited for a confirmed commit that tells of it; 0 for none.
+
+        ``now``: monotonic seconds. From any thread.
+        """
+        waiting = [assignment.finished_since for assignment in self._assignments.copy().values()]
+        waiting += [sent.finished_since for sent in self._sent.copy().values()]
+        return max(0.0, now - min((since for since in waiting if since is not None), default=now))
+
+    def metadata_bytes(self, key: PartitionKey) -> int:
+        """The size of the metadata of the partition's latest commit."""
+        return self._metadata_bytes.get(key, 0)
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition was let go of."""
+        self._confirmed.pop(key, None)
+        self._metadata_bytes.pop(key, None)
+
+    def _put_back(self, unconfirmed: dict[PartitionKey, _Sent]) -> None:
+        """What was not committed after all has waited since it finished."""
+        for sent in unconfirmed.values():
+            if sent.finished_since is not None:
+                sent.assignment.finished_since = sent.finished_since
+
+    def _answers(self, partition: TopicPartition, sent: _Sent | None) -> bool:
+        """Whether a partition's answer is that to the commit sent last: one taken as lost may be answered late, or
+        after the partition was let go of and assigned anew."""
+        if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent.assignment:
+            return False
+        return sent.commit == (partition.offset, partition.metadata or "")
+
+    def _failed(self, error: KafkaError, key: PartitionKey | None) -> None:
+        self.failed_count += 1
+        topic = key[0] if key is not None else next((topic for topic, _ in self._assignments), "")
+        why = self._explain(error, topic)
+        if is_denied(error):
+            self.denied = why
+        # While the group rebalances this is nothing to look at.
+        say = log.debug if error.code() in _REBALANCING else log.warning
+        say("commit failed; it is made again", intake=self._name, partition=key, error=why)

@@ -1,0 +1,168 @@
+"""Cancels and expedites of requests that an intake has not handed on: unread ones, found by where they were submitted
+to, and retries that are held. Pure but for its questions to the fetcher; the consumer's thread uses it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
+from forebay_schemas.contract.tiers import Tier
+from forebay_worker.intake.fetcher import Fetched
+from forebay_worker.intake.parked import Held
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.controls import concerns
+from forebay_worker.request.work import Record, Work
+
+WANTED_MAX = 20_000
+"""So many places are remembered; what is forgotten is found when it is read."""
+
+_PartitionKey = tuple[str, int]
+
+log = structlog.get_logger("forebay.unread")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A control as it was heard. ``stamped_ms``: the broker's time on it; ``is_awaited``: somebody may wait for the
+    answer."""
+
+    control: Control
+    stamped_ms: int
+    is_awaited: bool
+
+
+class Fetches(Protocol):
+    """As `Fetcher.fetch`."""
+
+    def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None: ...
+
+
+class Unread:
+    """``make_work`` decodes a record. ``may_finish_ahead``: whether a partition's commits have room for offsets that
+    are finished before they are read. ``answer`` tells who asked."""
+
+    def __init__(
+        self,
+        *,
+        topics: Collection[str],
+        fetcher: Fetches,
+        make_work: Callable[[Record, Assignment], Work],
+        may_finish_ahead: Callable[[_PartitionKey], bool],
+        answer: Callable[[ControlAction, str, ControlOutcome], None],
+    ) -> None:
+        self._topics = frozenset(topics)
+        self._fetcher = fetcher
+        self._make_work = make_work
+        self._may_finish_ahead = may_finish_ahead
+        self._answer = answer
+        self._wanted: dict[_PartitionKey, dict[int, str]] = {}
+        self._wanted_count = 0
+        self._asked: set[tuple[Assignment, int]] = set()
+        self._fetched: deque[Fetched] = deque()
+        self.heard: deque[Heard] = deque()
+        """Where controls are put, from any thread."""
+
+    def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Held, found: list[Work]) -> None:
+        """Adds to ``found`` the requests that dispatch is to be handed now, out of their turn."""
+        if not (self.heard or self._wanted or self._fetched):
+            return
+        if self.heard:
+            found += self._take_held(held, self._hear(assignments))
+        for fetched in self._take_fetched():
+            work = self._work_of(fetched, assignments)
+            if work is not None:
+                found.append(work)
+        for key in self._wanted.keys() & assignments.keys():
+            self._ask(key, assignments[key])
+
+    def _take_held(self, held: Held, heard: dict[str, list[Heard]]) -> list[Work]:
+        def is_wanted(work: Work) -> bool:
+            wishes = heard.get(work.request_id or "", ())
+            return any(concerns(each.control.action, each.stamped_ms, work) for each in wishes)
+
+        return held.take_early(is_wanted)
+
+    def _hear(self, assignments: Mapping[_PartitionKey, Assignment]) -> dict[str, list[Heard]]:
+        by_id: dict[str, list[Heard]] = {}
+        while self.heard:
+            heard = self.heard.popleft()
+            control = heard.control
+            by_id.setdefault(control.request_id, []).append(heard)
+            place = control.place
+            if place is None or place[0] not in self._topics:
+                continue
+            key, offset = place[:2], place[2]
+            assignment = assignments.get(key)
+            if assignment is not None and heard.is_awaited:
+                self._say_at_once(control, assignment, offset)
+            self._want(key, offset, control.request_id)
+        return by_id
+
+    def _say_at_once(self, control: Control, assignment: Assignment, offset: int) -> None:
+        """The owner alone knows what needs nothing to be done."""
+        if assignment.opened and assignment.is_finished(offset):
+            self._answer(control.action, control.request_id, ControlOutcome.FINISHED)
+        elif control.action is ControlAction.EXPEDITE and assignment.tier is Tier.HIGH:
+            self._answer(control.action, control.request_id, ControlOutcome.ALREADY_HIGH)
+
+    def _want(self, key: _PartitionKey, offset: int, request_id: str) -> None:
+        wanted = self._wanted.setdefault(key, {})
+        if offset not in wanted:
+            self._wanted_count += 1
+        wanted[offset] = request_id
+        if self._wanted_count > WANTED_MAX:
+            oldest = next(iter(self._wanted))
+            self._forget(oldest, next(iter(self._wanted[oldest])))
+
+    def _forget(self, key: _PartitionKey, offset: int) -> str | None:
+        wanted = self._wanted.get(key, {})
+        request_id = wanted.pop(offset, None)
+        if request_id is not None:
+            self._wanted_count -= 1
+            if not wanted:
+                del self._wanted[key]
+        return request_id
+
+    def _ask(self, key: _PartitionKey, assignment: Assignment) -> None:
+        if not assignment.opened or not self._may_finish_ahead(key):
+            return
+        for offset in list(self._wanted[key]):
+            if not assignment.is_unread(offset):
+                self._forget(key, offset)  # whoever has it sees to it
+            elif (assignment, offset) not in self._asked:
+                self._asked.add((assignment, offset))
+                self._fetcher.fetch(assignment, offset, self._fetched)
+
+    def _take_fetched(self) -> list[Fetched]:
+        taken = []
+        while self._fetched:
+            fetched = self._fetched.popleft()
+            self._asked.discard((fetched.assignment, fetched.offset))
+            taken.append(fetched)
+        return taken
+
+    def _work_of(self, fetched: Fetched, assignments: Mapping[_PartitionKey, Assignment]) -> Work | None:
+        assignment, offset = fetched.assignment, fetched.offset
+        key = (assignment.topic, assignment.partition)
+        if assignments.get(key) is not assignment:
+            return None  # given up meanwhile; if it came back, it is asked for again
+        request_id = self._forget(key, offset)
+        if fetched.record is None or request_id is None or not assignment.is_unread(offset):
+            return None  # it is found when it is read
+        work = self._make_work(fetched.record, assignment)
+        if not work.is_read:
+            return None  # its schema is not known yet
+        if work.request_id != request_id:
+            log.warning("another request lies there", request_id=request_id, topic=key[0], partition=key[1], at=offset)
+            return None
+        if fetched.begins_at is not None:
+            assignment.offsets.begin_at(fetched.begins_at)
+        if assignment.offsets.position() is None:
+            return None  # nothing could be committed beyond it, so its end would not be known to the next owner
+        assignment.take_unread(offset)
+        return work

@@ -1,0 +1,386 @@
+"""Intake: takes records out of Kafka as dispatch allows, and commits what is finished.
+
+One thread owns the consumer and runs `step` for ever; nothing else touches the consumer. Callbacks never raise, and
+after any exception from the client every partition is sought back to where the tracker stands: else records that the
+client freed without handing them over would be committed past.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.coordination import Notice
+from forebay_schemas.contract.envelope import deadline_ms, priority_in
+from forebay_schemas.contract.headers import read_history, record_headers
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
+from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendingError
+from forebay_schemas.kafka.permissions import Access, is_denied
+from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.commits import Commits
+from forebay_worker.intake.early_control import Fetches, Heard, Unread
+from forebay_worker.intake.parked import Held
+from forebay_worker.intake.partitions import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
+from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
+from forebay_worker.lanes.lanes import cost_bytes
+from forebay_worker.partition.assignment import Assignment, Verdict
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Record, Work
+
+CONSUME_RECORDS_MAX = 1_000
+POLL_SECONDS = 0.2
+OPENING_POLL_SECONDS = 0.02
+FULL_SECONDS_BEFORE_PAUSE = 0.5
+LANE_FULL_WAIT_SECONDS = 0.05
+SCHEMA_WAIT_SECONDS = 0.1
+
+log = structlog.get_logger("forebay.intake")
+
+
+class Intake:
+    """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left,
+    ``answer`` tells who asked for a cancel or an expedite what became of it.
+
+    ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
+    ``explain`` says in words what is wrong with reading a topic, or with the group.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        make_consumer: Callable[[OnCommit], KafkaConsumer],
+        sources: list[Source],
+        envelopes: EnvelopeReader,
+        clock: Clock,
+        deliver: Callable[[list[Work]], None],
+        hand_over: Callable[[HandedOver], None],
+        peers: Peers,
+        fetcher: Fetches,
+        answer: Callable[[ControlAction, str, ControlOutcome], None],
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+    ) -> None:
+        self.name = name
+        self._explain = explain
+        self._first = sources[0]
+        self._envelopes = envelopes
+        self._clock = clock
+        self._deliver = deliver
+        self._peers = peers
+        self._held = Held()
+        self._full_since: float | None = None
+        self._full = False
+        self._troubles = Troubles()
+        self.taken_over_count = 0
+        """How many requests, in all, came with partitions whose former owners were still running them."""
+        self.heartbeat = clock.monotonic()
+        self._ownership = Ownership(
+            name=name,
+            make_consumer=make_consumer,
+            sources=sources,
+            clock=clock,
+            peers=peers,
+            hand_over=hand_over,
+            forget=self._held.drop,
+            explain=explain,
+        )
+        self._unread = Unread(
+            topics=[source.topic for source in sources],
+            fetcher=fetcher,
+            make_work=self._work,
+            # Each costs room in the commit until all before it are finished.
+            may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < METADATA_BYTES_NEARLY_FULL // 2,
+            answer=answer,
+        )
+
+    @property
+    def heard(self) -> deque[Notice]:
+        """Where notices for this intake are put, from any thread."""
+        return self._ownership.heard
+
+    @property
+    def heard_controls(self) -> deque[Heard]:
+        """Where cancels and expedites for this intake are put, from any thread."""
+        return self._unread.heard
+
+    @property
+    def commits(self) -> Commits:
+        """The commits made so far, and what became of them."""
+        return self._ownership.commits
+
+    @property
+    def rebalances(self) -> int:
+        """How often partitions came or went."""
+        return self._ownership.rebalances
+
+    @property
+    def assigned_once(self) -> bool:
+        """Whether the group has given this member its share, be it empty."""
+        return self._ownership.assigned_once
+
+    @property
+    def assigned(self) -> dict[str, list[int]]:
+        """The partitions this worker owns: topic -> ascending numbers."""
+        owned: dict[str, list[int]] = {}
+        for topic, partition in sorted(self._ownership.assignments.copy()):
+            owned.setdefault(topic, []).append(partition)
+        return owned
+
+    @property
+    def unfinished_records(self) -> int:
+        """How many received records hold an offset that cannot be committed yet."""
+        return sum(assignment.offsets.pending_count for assignment in self._ownership.assignments.copy().values())
+
+    def watermark_age_seconds(self, now: float) -> float:
+        """How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any."""
+        return self._ownership.progress.watermark_age_seconds(now)
+
+    @property
+    def held_records(self) -> int:
+        """How many received records must not start yet."""
+        return len(self._held)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong for longer than a moment."""
+        assigned_at: dict[str, float] = {}
+        for (topic, _), assignment in self._ownership.assignments.copy().items():
+            assigned_at[topic] = max(assignment.assigned_at, assigned_at.get(topic, 0.0))
+        found = [f"{self.name}: {trouble}" for trouble in self._troubles.texts(assigned_at)]
+        if self._ownership.unknown_count:
+            found.append(
+                f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions"
+                f" ({self._ownership.unknown_because})"
+            )
+        if self._ownership.commits.denied is not None:
+            found.append(f"{self.name}: commits are refused: {self._ownership.commits.denied}")
+        for (topic, partition), assignment in self._ownership.assignments.copy().items():
+            if assignment.refused is not None:
+                found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
+        return found
+
+    @property
+    def was_denied(self) -> bool:
+        """Whether the brokers refused something to the client, which says so once, and not when that is over."""
+        return self._troubles.has_denial
+
+    def forget_denials(self, lacking: Collection[Access], *, before: float) -> None:
+        """Brokers that were asked at ``before`` said that no more than this is ``lacking``. From any thread."""
+        self._troubles.forget_denials(lacking, before=before)
+
+    def step(self) -> None:
+        """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
+        now = self.heartbeat = self._clock.monotonic()
+        try:
+            heard_until = self._peers.heard_until  # looked at first: what came until then is heeded in this step
+            self._ownership.step(now)
+            self._release_held(now, heard_until)
+            self._heed_controls()
+            self._note_fullness(now)
+            self._ownership.adjust_pauses(self._is_blocked)
+            self._take(now)
+        except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
+            self._seek_back(error)
+
+    def close(self) -> None:
+        """Commits what is finished, hands over what runs, and leaves the group."""
+        self._ownership.close()
+
+    # Taking.
+
+    def _take(self, now: float) -> None:
+        room, consumer = self._room(), self._ownership.consumer
+        if room > 0 or self._full or self._ownership.is_all_paused:
+            first = consumer.poll(self._poll_seconds(now))
+            more = min(room, CONSUME_RECORDS_MAX) - 1
+            rest = consumer.consume(more, 0) if first is not None and more > 0 else []
+            if first is not None:
+                self._sort([first, *rest])
+        else:
+            # Full, but perhaps for a moment only: a pause would throw the prefetched records away.
+            self._first.credit.wait(LANE_FULL_WAIT_SECONDS)
+
+    def _room(self) -> int:
+        """How many records to ask for. Those of a retry topic are bounded by what its partition may hold."""
+        first = self._first
+        return first.credit.room_records if first.retry_delay_seconds == 0 else CONSUME_RECORDS_MAX // 4
+
+    def _poll_seconds(self, now: float) -> float:
+        if self._ownership.is_opening:
+            return OPENING_POLL_SECONDS
+        due = self._held.next_due
+        return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
+
+    def _note_fullness(self, now: float) -> None:
+        """The lane counts as full after half a second without room, and until it is half empty."""
+        if self._room() > 0:
+            self._full_since = None
+            if self._full and self._first.credit.is_half_free:
+                self._full = False
+        elif self._full_since is None:
+            self._full_since = now
+        elif now - self._full_since >= FULL_SECONDS_BEFORE_PAUSE:
+            self._full = True
+
+    def _is_blocked(self, assignment: Assignment, is_paused: bool) -> bool:
+        return self._full or self._held.is_full(assignment, was_full=is_paused)
+
+    def _sort(self, records: list[Record]) -> None:
+        """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
+        batch: list[Work] = []
+        try:
+            for record in records:
+                self._sort_one(record, batch)
+        finally:
+            # What the tracker knows of does not come again: a later record must not take it with it.
+            self._send(batch)
+
+    def _sort_one(self, record: Record, batch: list[Work]) -> None:
+        error = record.error()
+        if error is not None:
+            self._on_record_error(record, error)
+            return
+        assignment = self._ownership.owner_of(record)
+        if assignment is None:
+            return
+        known_below = assignment.offsets.next_offset
+        if known_below is not None and record.offset() < known_below:
+            renewed = self._ownership.renewed(assignment, record.offset())
+            if renewed is None:
+                return
+            assignment = renewed
+        # Before the tracker knows of it: should this raise, the record is sought back to.
+        work = self._work(record, assignment)
+        verdict = assignment.receive(work.offset)
+        self._troubles.received(assignment.topic)
+        if verdict is Verdict.WITHHOLD:
+            self._held.withhold(work)
+            self.taken_over_count += 1
+        elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
+            # In this order: a moment between the two looks at the clocks makes it late rather than early.
+            wait_seconds = self._wait_seconds(work)
+            self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
+        elif verdict is Verdict.RUN and work.is_read:
+            batch.append(work)
+        elif verdict is Verdict.RUN:
+            self._held.hold_until(work, self._clock.monotonic() + SCHEMA_WAIT_SECONDS)
+
+    def _heed_controls(self) -> None:
+        """Hands on, out of turn, what somebody wants something of: dispatch does it."""
+        found: list[Work] = []
+        try:
+            self._unread.step(self._ownership.assignments, self._held, found)
+        finally:
+            self._send(found)  # nobody else knows of it any more
+
+    def _wait_seconds(self, work: Work) -> float:
+        """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
+        not_before = work.history.not_before
+        if not_before is None:
+            not_before = work.record.timestamp()[1] + work.assignment.retry_delay_seconds * 1000
+        waits = (not_before - self._clock.wall_ms()) / 1000
+        return min(max(0.0, waits), float(work.assignment.retry_delay_seconds))
+
+    def _send(self, works: list[Work]) -> None:
+        by_credit: dict[Credit, list[Work]] = {}
+        for work in works:
+            by_credit.setdefault(work.assignment.credit, []).append(work)
+        for credit, batch in by_credit.items():
+            credit.spend(len(batch), cost_bytes(batch))
+            self._deliver(batch)
+
+    def _release_held(self, now: float, heard_until: float) -> None:
+        released = []
+        rooms: dict[Credit, int] = {}
+        for work in self._held.take_due(now):
+            if not self._read(work):
+                # Nothing is wrong with it: it waits for the Schema Registry, and its offset with it.
+                self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
+                continue
+            credit = work.assignment.credit
+            room = rooms.get(credit, credit.room_records)
+            if room > 0:
+                released.append(work)
+            else:
+                self._held.hold_until(work, now + LANE_FULL_WAIT_SECONDS)
+            rooms[credit] = room - 1
+        for assignment in self._ownership.assignments.values():
+            due = assignment.lease_due(now)
+            if due is not None:
+                self._peers.listen_until(due)
+            if due is not None and assignment.end_leases(now, heard_until=heard_until):
+                log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
+            for work in self._held.take_released(assignment):
+                if self._read(work):
+                    released.append(work)
+                else:
+                    self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
+        for work in released:
+            work.crashes = work.assignment.crashes_of(work.offset)
+        self._send(released)
+
+    def _work(self, record: Record, assignment: Assignment) -> Work:
+        value = record.value()
+        history = read_history(record_headers(record))
+        first_enqueued_at = history.first_enqueued_at
+        if first_enqueued_at is None:
+            first_enqueued_at = record.timestamp()[1]
+        work = Work(
+            record=record,
+            assignment=assignment,
+            offset=record.offset(),
+            size_bytes=len(value or b""),
+            history=history,
+            first_enqueued_at=first_enqueued_at,
+            crashes=assignment.crashes_of(record.offset()),
+        )
+        self._read(work)
+        return work
+
+    def _read(self, work: Work) -> bool:
+        """Reads the envelope unless that was done. False: its schema is not known yet."""
+        if work.is_read:
+            return True
+        try:
+            request = self._envelopes.read(work.record.value(), content_type=work.history.content_type)
+        except SchemaPendingError:
+            return False
+        except EnvelopeError as error:
+            work.problem = error
+            return True
+        work.request = request
+        work.priority = priority_in(request, tier=work.tier)
+        tier = work.history.expedited_tier
+        if tier is None:
+            tier = work.tier
+        else:
+            # Behind all others of the high tier it would not be expedited.
+            work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
+        work.deadline_ms = deadline_ms(request, tier=tier, first_enqueued_at=work.first_enqueued_at)
+        return True
+
+    # What goes wrong.
+
+    def _on_record_error(self, record: Record, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            return
+        why = self._explain(error, record.topic() or self._first.topic)
+        if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):
+            log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
+        # An error event can stand where records were.
+        self._ownership.seek_back(record.topic(), record.partition())
+
+    def _seek_back(self, error: Exception) -> None:
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        is_denial = isinstance(cause, KafkaError) and is_denied(cause)
+        self._troubles.note(None, str(error), now=self._clock.monotonic(), is_denial=is_denial)
+        log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
+        self._ownership.seek_back()
+        # An error that repeats at once must not fill the log or the processor.
+        self._first.credit.wait(POLL_SECONDS)

@@ -1,0 +1,435 @@
+"""Ownership: the partitions of one consumer as they come and go, with what must be known, heard, committed and handed
+over at those moments. The consumer's thread uses it; its callbacks run inside the client's poll and never raise."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.coordination import Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
+from forebay_schemas.contract.tiers import Tier
+from forebay_worker.intake.commits import Commits, PartitionKey
+from forebay_worker.intake.notices import RecentNotices
+from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
+from forebay_worker.intake.stalls import Progress
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.credit import Credit
+from forebay_worker.request.work import Record
+
+METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
+PENDING_RECORDS_MAX = 100_000
+"""How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
+
+COMMITTED_TIMEOUT_SECONDS = 2.0
+ASK_AGAIN_SECONDS = 0.5
+LISTEN_SECONDS_MAX = 10.0
+LOOK_SECONDS = 0.2
+"""How often it is looked how far the partitions have come."""
+
+log = structlog.get_logger("forebay.ownership")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What an intake must know of a topic. ``retry_delay_seconds`` is 0 for a topic of requests."""
+
+    topic: str
+    tier: Tier
+    retry_delay_seconds: int
+    credit: Credit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A partition that was let go of while requests of it run on here."""
+
+    assignment: Assignment
+    running: tuple[int, ...]
+
+
+class Ownership:
+    """The partitions that one consumer owns.
+
+    ``hand_over`` is given a partition that was let go of while requests of it run on, ``forget`` every partition that
+    was let go of.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        make_consumer: Callable[[OnCommit], KafkaConsumer],
+        sources: list[Source],
+        clock: Clock,
+        peers: Peers,
+        hand_over: Callable[[HandedOver], None],
+        forget: Callable[[Assignment], None],
+        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+    ) -> None:
+        self._explain = explain
+        self._first_topic = sources[0].topic
+        self.unknown_because = ""
+        """What the broker said when it was last asked for committed offsets in vain."""
+        self._name = name
+        self._sources = {source.topic: source for source in sources}
+        self._clock = clock
+        self._peers = peers
+        self._hand_over = hand_over
+        self._forget = forget
+        self._epoch = 0
+        self._notices = RecentNotices()
+        self._paused: set[PartitionKey] = set()
+        self._unknown: set[PartitionKey] = set()
+        self._to_seek: set[PartitionKey] = set()
+        self._ask_at = 0.0
+        self._seek_at = 0.0
+        self.assignments: dict[PartitionKey, Assignment] = {}
+        self.heard: deque[Notice] = deque()
+        self.assigned_once = False
+        self.rebalances = 0
+        self.progress = Progress()
+        self._look_at = 0.0
+        self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
+        self.consumer = make_consumer(self.commits.on_commit)
+        self.consumer.subscribe(
+            list(self._sources), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+
+    @property
+    def unknown_count(self) -> int:
+        """How many partitions are assigned whose committed offsets the broker has not told yet."""
+        return len(self._unknown)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a partition waits for what its former owner may have said."""
+        return any(not assignment.opened for assignment in self.assignments.values())
+
+    @property
+    def is_all_paused(self) -> bool:
+        """Whether nothing can come from any partition."""
+        return len(self._paused) == len(self.assignments)
+
+    def step(self, now: float) -> None:
+        """Takes in what finished and what was heard, commits when it is time, opens what may be read."""
+        for assignment in self.assignments.values():
+            assignment.drain_done(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self.progress.look(self.assignments, now)
+        self._heed_notices(now)
+        self.commits.commit_when_due(self.consumer, now)
+        self._learn_committed(now)
+        self._open_assignments(now)
+        self._seek(now)
+
+    def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
+        """Pauses the partitions that nothing may be taken from, and resumes the others.
+
+        ``is_blocked`` is asked with whether the partition is paused now.
+        """
+        wanted = {
+            key
+            for key, assignment in self.assignments.items()
+            if not assignment.opened
+            or assignment.refused is not None
+            or self._is_stretched(key, assignment)
+            or is_blocked(assignment, key in self._paused)
+        }
+        pause, resume = wanted - self._paused, self._paused - wanted
+        if pause:
+            self.consumer.pause([TopicPartition(*key) for key in pause])
+        if resume:
+            self.consumer.resume([TopicPartition(*key) for key in resume])
+        self._paused = wanted
+
+    def close(self) -> None:
+        """Commits what is finished, hands over what runs, and leaves the group."""
+        self._let_go(list(self.assignments), lost=False)
+        self.consumer.close()
+
+    def seek_back(self, topic: str | None = None, partition: int | None = None) -> None:
+        """Goes back to what was really received, of one partition or of all: at the next step, and until it holds."""
+        if topic is None or partition is None:
+            self._to_seek.update(self.assignments)
+        elif (topic, partition) in self.assignments:
+            self._to_seek.add((topic, partition))
+
+    def owner_of(self, record: Record) -> Assignment | None:
+        """The assignment a record belongs to; None when it is not to be taken: the partition was given up in between,
+        or is to be sought back, and then the record comes again behind those that were freed."""
+        key = (record.topic(), record.partition())
+        return None if key in self._to_seek else self.assignments.get(key)
+
+    def renewed(self, old: Assignment, offset: int) -> Assignment | None:
+        """What a partition's record that should be known belongs to: None if it is known.
+
+        If the log ends below what was read of it, its topic was deleted and made anew, or its end was lost with the
+        brokers that had it: what is known of these offsets speaks of records that are gone, so tracking begins anew.
+        What was taken before still runs, and has nothing to commit.
+        """
+        key = (old.topic, old.partition)
+        end = self.consumer.get_watermark_offsets(TopicPartition(*key), timeout=COMMITTED_TIMEOUT_SECONDS)[1]
+        known_below = old.offsets.next_offset
+        if known_below is None or end >= known_below:
+            return None
+        log.error("records are gone from the end of a log", topic=key[0], partition=key[1], end=end, read=known_below)
+        self.commits.forget(key)
+        self._epoch += 1
+        assignment = self.assignments[key] = Assignment(
+            topic=old.topic,
+            partition=old.partition,
+            tier=old.tier,
+            retry_delay_seconds=old.retry_delay_seconds,
+            credit=old.credit,
+            epoch=self._epoch,
+            now=self._clock.monotonic(),
+            committed=offset,
+        )
+        assignment.opened = True
+        return assignment
+
+    def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
+        """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
+
+        Never while nothing received is unfinished: what a former owner left full only becomes less by reading on.
+        """
+        share = 2 if key in self._paused else 1
+        pending = assignment.offsets.pending_count
+        return pending > 0 and (
+            self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL // share
+            or pending >= PENDING_RECORDS_MAX // share
+        )
+
+    def _seek(self, now: float) -> None:
+        if now < self._seek_at:
+            return
+        for key in sorted(self._to_seek):
+            offset = self.assignments[key].offsets.next_offset
+            try:
+                # Nothing received and no commit known: the first record.
+                self.consumer.seek(TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset))
+                self._to_seek.remove(key)
+            except KafkaException as error:
+                # While a rebalance goes on the client has not begun to read its new partitions.
+                self._seek_at = now + ASK_AGAIN_SECONDS
+                log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
+
+    def _heed_notices(self, now: float) -> None:
+        while self.heard:
+            notice = self.heard.popleft()
+            self._notices.hear(notice, now)
+            key = (notice.topic, notice.partition)
+            assignment = self.assignments.get(key)
+            if assignment is None:
+                continue
+            next_offset = assignment.offsets.next_offset
+            assignment.heed(notice, now)
+            if assignment.offsets.next_offset != next_offset:
+                self._to_seek.add(key)  # its former owner had come further
+
+    def _open_assignments(self, now: float) -> None:
+        if all(assignment.opened for assignment in self.assignments.values()):
+            return
+        heard_until = self._peers.heard_until
+        self._heed_notices(now)  # after the look at the time: what came until then is here now
+        for assignment in self.assignments.values():
+            if assignment.opened:
+                continue
+            overdue = now - assignment.assigned_at > LISTEN_SECONDS_MAX
+            if heard_until >= assignment.assigned_at or overdue:
+                assignment.opened = True
+                if overdue:
+                    log.warning(
+                        "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
+                    )
+
+    def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self._assign(partitions)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("assignment failed", intake=self._name, error=str(error), exc_info=error)
+            # The client assigns them itself then, unpaused and from wherever it likes.
+            for partition in partitions:
+                key = (partition.topic, partition.partition)
+                (self._to_seek if key in self.assignments else self._unknown).add(key)
+
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        self.assigned_once = True
+        self._epoch += 1
+        if not partitions:
+            return
+        committed = self._committed_of(partitions)
+        if committed is None:
+            # Without knowing what is finished nothing may run: `step` asks again until it is told, and seeks then. With
+            # OFFSET_STORED the client would ask the coordinator too, and refuse to seek until it has its answer.
+            starts = [TopicPartition(each.topic, each.partition, OFFSET_BEGINNING) for each in partitions]
+            self.consumer.incremental_assign(starts)
+            self.consumer.pause(starts)
+            self._unknown.update((start.topic, start.partition) for start in starts)
+        else:
+            starts = [self._own(partition) for partition in committed]
+            self.consumer.incremental_assign(starts)
+            self.consumer.pause(starts)
+            self._paused.update((start.topic, start.partition) for start in starts)
+        log.info("partitions assigned", intake=self._name, partitions=_named(starts))
+
+    def _own(self, committed: TopicPartition) -> TopicPartition:
+        """Begins to track a partition; returns where to read it from."""
+        now = self._clock.monotonic()
+        key = (committed.topic, committed.partition)
+        source = self._sources[committed.topic]
+        offset = committed.offset if committed.offset >= 0 else None
+        metadata = NOTHING
+        if offset is not None:
+            decoded = decode_metadata(offset, committed.metadata)
+            if decoded is None:
+                log.warning("foreign commit metadata ignored", topic=committed.topic, partition=committed.partition)
+            else:
+                metadata = decoded
+        assignment = Assignment(
+            topic=committed.topic,
+            partition=committed.partition,
+            tier=source.tier,
+            retry_delay_seconds=source.retry_delay_seconds,
+            credit=source.credit,
+            epoch=self._epoch,
+            now=now,
+            committed=offset,
+            metadata=metadata,
+        )
+        self._notices.tell(assignment, now)
+        self._peers.listen_until(now)
+        self.assignments[key] = assignment
+        # Without a commit the partition is read from its first record.
+        start = assignment.offsets.next_offset
+        return TopicPartition(*key, OFFSET_BEGINNING if start is None else start)
+
+    def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
+        """What the group has committed; None when the broker does not say."""
+        try:
+            committed = self.consumer.committed(partitions, timeout=COMMITTED_TIMEOUT_SECONDS)
+            for partition in committed:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
+        except KafkaException as error:
+            self.unknown_because = self._explain(error.args[0], self._first_topic)
+            log.warning("committed offsets unknown; asking again", intake=self._name, error=self.unknown_because)
+            return None
+        return committed
+
+    def _learn_committed(self, now: float) -> None:
+        """Asks again for the committed offsets of partitions that were assigned without them."""
+        if not self._unknown or now < self._ask_at:
+            return
+        self._ask_at = now + ASK_AGAIN_SECONDS
+        committed = self._committed_of([TopicPartition(*key) for key in sorted(self._unknown)])
+        for partition in committed or ():
+            key = (partition.topic, partition.partition)
+            self._own(partition)
+            self._unknown.remove(key)
+            self._to_seek.add(key)
+            self.consumer.pause([TopicPartition(*key)])
+            self._paused.add(key)
+
+    def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self.rebalances += 1
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=False)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("revocation failed", intake=self._name, error=str(error), exc_info=error)
+
+    def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            self.rebalances += 1
+            log.warning("partitions lost", intake=self._name, partitions=_named(partitions))
+            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=True)
+        except Exception as error:  # an exception here would lose fetched records
+            log.error("giving up lost partitions failed", intake=self._name, error=str(error), exc_info=error)
+
+    def _let_go(self, keys: list[PartitionKey], *, lost: bool) -> None:
+        """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards.
+
+        Revoked ones are committed a last time, with what is finished and what runs; of lost ones another member may
+        have committed more already.
+        """
+        last: dict[PartitionKey, tuple[int, str]] = {}
+        handed_over = []
+        for key in keys:
+            self._unknown.discard(key)
+            # Before anything that might fail: nothing is committed for it again.
+            assignment = self.assignments.pop(key, None)
+            if assignment is None:
+                continue
+            self._paused.discard(key)
+            self._to_seek.discard(key)
+            self.commits.forget(key)
+            assignment.lost = lost
+            assignment.drain_done(self._clock.monotonic())
+            running, commit = assignment.close()
+            if commit is not None:
+                last[key] = commit
+            handed_over.append(HandedOver(assignment=assignment, running=running))
+        if not lost:
+            lost = not self._say_last(last, handed_over)
+        for over in handed_over:
+            over.assignment.lost = lost
+            self._forget(over.assignment)
+            if over.running and not lost:
+                self._hand_over(over)
+        if handed_over:
+            log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
+
+    def _say_last(self, last: dict[PartitionKey, tuple[int, str]], handed_over: list[HandedOver]) -> bool:
+        """Commits, and says on the coordination topic what its next owner must find there: what the broker refused of
+        the commit, and what runs on. The latter is in the commit as well, but an earlier owner may have said of the
+        same offsets that it gave them back, and only the order of the notices tells which holds.
+
+        False: the partitions turn out to have been lost before, so nothing that is known here counts.
+        """
+        refused = self.commits.commit_last(self.consumer, self._clock, last) if last else {}
+        if refused is None:
+            return False
+        notices = [
+            self._notice(NoticeKind.LAST_COMMIT, key, committed=commit[0], metadata=commit[1])
+            for key, commit in refused.items()
+        ]
+        notices += [
+            self._notice(NoticeKind.RUNNING, (over.assignment.topic, over.assignment.partition), list(over.running))
+            for over in handed_over
+            if over.running
+        ]
+        if notices and not self._peers.tell(notices):
+            log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
+        return True
+
+    def _notice(
+        self,
+        kind: NoticeKind,
+        key: PartitionKey,
+        offsets: list[int] | None = None,
+        *,
+        committed: int | None = None,
+        metadata: str | None = None,
+    ) -> Notice:
+        return Notice(
+            kind=kind,
+            worker=self._peers.worker_id,
+            topic=key[0],
+            partition=key[1],
+            offsets=offsets or [],
+            committed=committed,
+            metadata=metadata,
+        )
+
+
+def _named(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{partition.topic}/{partition.partition}" for partition in partitions]

@@ -1,0 +1,51 @@
+"""What an intake reaches the world through: small protocols that the real clients and the simulated ones both give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from forebay_schemas.contract.coordination import Notice
+from forebay_worker.request.work import Record
+
+OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
+
+
+class KafkaConsumer(Protocol):
+    """What is used of confluent-kafka's Consumer; the simulated broker gives the same."""
+
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None: ...
+    def poll(self, timeout: float) -> Record | None: ...
+    def consume(self, num_messages: int, timeout: float) -> list[Record]: ...
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any: ...
+    def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
+    def pause(self, partitions: list[TopicPartition]) -> None: ...
+    def resume(self, partitions: list[TopicPartition]) -> None: ...
+    def seek(self, partition: TopicPartition) -> None: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Peers(Protocol):
+    """The other workers, as an intake sees them."""
+
+    @property
+    def worker_id(self) -> str:
+        """This worker's own id."""
+        ...
+
+    @property
+    def heard_until(self) -> float:
+        """All that was said before this moment (monotonic seconds) has been heard."""
+        ...
+
+    def listen_until(self, now: float) -> None:
+        """Asks for `heard_until` to reach ``now``."""
+        ...
+
+    def tell(self, notices: list[Notice]) -> bool:
+        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        ...

@@ -1,0 +1,265 @@
+"""Every metric of the worker, in one list, and the collector that shows them. Each also carries the label ``pool``.
+
+Labels have few values: tiers, intakes, reasons, the one backend. Never a tenant, a model or a request: those are the
+callers' to choose, and /status names what matters of them.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import version
+from typing import Any, Final
+
+from prometheus_client.core import Metric
+
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.runtime.metrics import Histogram, Sheet, counter, gauge, histogram
+from forebay_worker.ops.gauges import Gauges
+from forebay_worker.telemetry.stats import Stats
+
+METRICS: Final = (
+    counter("forebay_received_total", "Records taken from Kafka", "tier"),
+    counter("forebay_started_total", "Executions started", "tier"),
+    counter("forebay_retries_total", "Failed executions that are tried again", "tier"),
+    counter("forebay_duplicates_total", "Records skipped because their request has its outcome already", "tier"),
+    counter("forebay_outcomes_total", "Requests that ended", "tier", "status", "reason"),
+    counter("forebay_controls_total", "Answers to cancels and expedites", "action", "outcome"),
+    counter(
+        "forebay_backend_failures_total",
+        "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529",
+        "reason",
+    ),
+    counter("forebay_dead_letters_total", "Records sent to the dead letters", "reason"),
+    counter("forebay_produce_failures_total", "Outcome records whose delivery failed and was tried again"),
+    histogram("forebay_queue_seconds", "From the first enqueue to the start of the execution", "tier"),
+    histogram("forebay_service_seconds", "Length of an execution", "tier"),
+    histogram(
+        "forebay_end_to_end_seconds",
+        "From the first enqueue until the outcome is durable, of what completed, failed or expired",
+        "tier",
+    ),
+    gauge("forebay_limit_requests", "How many requests this worker may have in flight", "backend"),
+    gauge(
+        "forebay_backend_limit_requests",
+        "How many all workers of this backend may have in flight together, as this one finds",
+        "backend",
+    ),
+    gauge("forebay_backend_workers", "Workers that share the backend, this one among them", "backend"),
+    gauge("forebay_limit_min_requests", "The policy's floor; none with a fixed limit", "backend"),
+    gauge("forebay_limit_max_requests", "The policy's ceiling", "backend"),
+    counter("forebay_limit_changes_total", "Changes of the limit that the policy finds", "backend"),
+    gauge("forebay_in_flight_requests", "How many requests this worker has in flight", "backend"),
+    gauge(
+        "forebay_token_seconds",
+        "What an output token takes lately, the prompt's share taken off; none before the first answer",
+        "backend",
+    ),
+    gauge(
+        "forebay_token_target_seconds", "What it may take now; none with a policy that has no such target", "backend"
+    ),
+    gauge("forebay_knee_requests", "With fewer in flight the backend would waste much of its time", "backend"),
+    gauge(
+        "forebay_prefill_backlog_seconds",
+        "Prompts that wait for their prefill in the backend, in its seconds of work",
+        "backend",
+    ),
+    gauge("forebay_breaker_open", "1 while the backend serves nobody", "backend"),
+    counter("forebay_breaker_opened_total", "How often the breaker opened", "backend"),
+    gauge("forebay_signal_up", "1 while its readings are fresh", "signal"),
+    gauge("forebay_signal_age_seconds", "Age of the last reading; NaN before the first", "signal"),
+    gauge("forebay_engine_running_requests", "Requests in the engine's batch"),
+    gauge("forebay_engine_waiting_requests", "Requests in the engine's own queue"),
+    gauge("forebay_engine_kv_used_ratio", "Share of its KV cache in use, 0 to 1"),
+    gauge("forebay_gpu_utilisation_ratio", "Share of time that the GPUs are busy, 0 to 1"),
+    gauge("forebay_gpu_sm_utilisation_ratio", "Share of their SMs at work, 0 to 1"),
+    gauge("forebay_gpu_memory_used_ratio", "Memory in use of the fullest GPU, 0 to 1"),
+    gauge("forebay_gpu_sick", "1 while utilisation has been 0 for 5 s with requests in flight"),
+    gauge("forebay_undelivered_records", "Outcome records on their way to Kafka"),
+    gauge("forebay_clock_skew_seconds", "How far this machine's clock is ahead of the brokers'; none while unknown"),
+    gauge("forebay_overload_level", "0, or what is shed when it would be late: 1 low requests, 2 mid ones too"),
+    counter("forebay_overload_steps_total", "Changes of that level", "direction"),
+    gauge("forebay_handed_over_requests", "Requests that run here for partitions that others own now"),
+    counter(
+        "forebay_handed_over_total",
+        "Requests that ran on here after their partition left (given), or there when it came (taken)",
+        "direction",
+    ),
+    gauge("forebay_lane_records", "Requests taken from Kafka and not yet started", "tier"),
+    gauge("forebay_lane_bytes", "Memory they take, estimated", "tier"),
+    gauge("forebay_lane_tenants", "Tenants that they are of", "tier"),
+    gauge("forebay_lane_top_tenant_ratio", "Share of them of the tenant that has the most, 0 to 1", "tier"),
+    gauge(
+        "forebay_lane_work_seconds",
+        "Their work, in seconds of the backend at its limit; NaN before twenty answers",
+        "tier",
+    ),
+    gauge(
+        "forebay_estimated_wait_seconds",
+        "Until a new request would start, for what waits in its tier and above; NaN before twenty answers",
+        "tier",
+    ),
+    gauge(
+        "forebay_estimate_error_ratio",
+        "Executions longer or shorter than predicted, by how much of their length: mean of the last 200; NaN before",
+        "tier",
+    ),
+    gauge("forebay_held_records", "Records received that must not start yet", "intake"),
+    gauge("forebay_assigned_partitions", "Partitions this worker owns", "intake"),
+    gauge("forebay_unfinished_records", "Records received whose offset is not yet committable", "intake"),
+    gauge(
+        "forebay_watermark_age_seconds",
+        "How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any",
+        "intake",
+    ),
+    gauge(
+        "forebay_commit_lag_seconds",
+        "Age of the oldest finished offset that no commit tells of; 0 without any",
+        "intake",
+    ),
+    counter("forebay_commits_total", "Commits that the broker confirmed", "intake"),
+    counter("forebay_commit_failures_total", "Partitions whose commit failed; it is made again", "intake"),
+    counter("forebay_rebalances_total", "Times that partitions came or went", "intake"),
+    gauge("forebay_build_info", "Always 1; what runs here", "version", "python", "worker"),
+)
+
+_Add = Callable[..., None]
+
+_BY_TIER: Final = {
+    "forebay_lane_records": "lane_records",
+    "forebay_lane_bytes": "lane_bytes",
+    "forebay_lane_tenants": "lane_tenants",
+    "forebay_lane_top_tenant_ratio": "top_tenant_share",
+    "forebay_lane_work_seconds": "lane_work_seconds",
+    "forebay_estimated_wait_seconds": "estimated_wait_seconds",
+    "forebay_estimate_error_ratio": "estimate_error_ratio",
+}
+
+_BY_INTAKE: Final = {
+    "forebay_held_records": "held_records",
+    "forebay_assigned_partitions": "assigned_partitions",
+    "forebay_unfinished_records": "unfinished_records",
+    "forebay_watermark_age_seconds": "watermark_age_seconds",
+    "forebay_commit_lag_seconds": "commit_lag_seconds",
+    "forebay_commits_total": "commits",
+    "forebay_commit_failures_total": "commit_failures",
+    "forebay_rebalances_total": "rebalances",
+}
+
+_BY_BACKEND: Final = {
+    "forebay_limit_requests": "limit_requests",
+    "forebay_backend_limit_requests": "backend_limit_requests",
+    "forebay_backend_workers": "backend_workers",
+    "forebay_limit_min_requests": "limit_min_requests",
+    "forebay_limit_max_requests": "limit_max_requests",
+    "forebay_limit_changes_total": "limit_changes",
+    "forebay_in_flight_requests": "in_flight",
+    "forebay_token_seconds": "token_seconds",
+    "forebay_token_target_seconds": "token_target_seconds",
+    "forebay_knee_requests": "knee_requests",
+    "forebay_prefill_backlog_seconds": "prefill_backlog_seconds",
+    "forebay_breaker_open": "breaker_open",
+    "forebay_breaker_opened_total": "breaker_opened",
+}
+
+_OF_ENGINE: Final = {
+    "forebay_engine_running_requests": "running_requests",
+    "forebay_engine_waiting_requests": "waiting_requests",
+    "forebay_engine_kv_used_ratio": "kv_used_share",
+}
+
+_OF_GPU: Final = {
+    "forebay_gpu_utilisation_ratio": "utilisation",
+    "forebay_gpu_sm_utilisation_ratio": "sm_utilisation",
+    "forebay_gpu_memory_used_ratio": "memory_used_share",
+}
+
+
+class Collector:
+    """Shows `Stats` and `Gauges` to a prometheus-client registry. ``backend``: the one that this worker serves."""
+
+    def __init__(self, *, pool: str, worker_id: str, backend: str, stats: Stats, gauges: Callable[[], Gauges]) -> None:
+        self._pool = pool
+        self._backend = backend
+        self._stats = stats
+        self._gauges = gauges
+        self._build = (version("forebay-worker"), platform.python_version(), worker_id)
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not call `collect`, the worker does not run yet."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        self._stats.fold()
+        sheet = Sheet(METRICS)
+        add = partial(sheet.add, self._pool)
+        _add_counts(add, self._stats)
+        now = self._gauges()
+        for name, attribute in _BY_BACKEND.items():
+            add(name, getattr(now, attribute), self._backend)
+        _add_signals(add, now)
+        _add_rest(add, now)
+        add("forebay_build_info", 1, *self._build)
+        yield from sheet.families()
+
+
+def _add_counts(add: _Add, stats: Stats) -> None:
+    per_tier: Mapping[str, Mapping[Any, int | Histogram]] = {
+        "forebay_received_total": stats.received,
+        "forebay_retries_total": stats.retries,
+        "forebay_duplicates_total": stats.duplicates,
+        "forebay_queue_seconds": stats.queue_seconds,
+        "forebay_service_seconds": stats.service_seconds,
+        "forebay_end_to_end_seconds": stats.end_to_end_seconds,
+    }
+    for name, values in per_tier.items():
+        for tier in TIERS:
+            add(name, values[tier], tier)
+    for tier in TIERS:
+        add("forebay_started_total", stats.queue_seconds[tier].count, tier)
+        for reason in Reason:
+            # Those that have not come yet, too: a series that begins at 1 has not grown.
+            add("forebay_outcomes_total", stats.outcomes.get((tier, reason), 0), tier, reason.status, reason.code)
+    for (action, outcome), number in sorted(stats.controls.items()):
+        add("forebay_controls_total", number, action, outcome)
+    for name, counts in (
+        ("forebay_backend_failures_total", stats.backend_failures),
+        ("forebay_dead_letters_total", stats.dead_letters),
+    ):
+        for reason, number in counts.items():
+            add(name, number, reason.code)
+    add("forebay_produce_failures_total", stats.produce_failures)
+
+
+def _add_signals(add: _Add, now: Gauges) -> None:
+    for signal, source in now.signals.items():
+        add("forebay_signal_up", source["state"] == "ok", signal)
+        add("forebay_signal_age_seconds", _or_nan(source["age_seconds"]), signal)
+    for names, reading in ((_OF_ENGINE, now.engine), (_OF_GPU, now.gpu)):
+        for name, attribute in names.items():
+            add(name, None if reading is None else getattr(reading, attribute))
+    add("forebay_gpu_sick", now.gpu_sick)
+
+
+def _add_rest(add: _Add, now: Gauges) -> None:
+    add("forebay_undelivered_records", now.undelivered)
+    add("forebay_clock_skew_seconds", None if now.clock_skew_ms is None else now.clock_skew_ms / 1000)
+    add("forebay_overload_level", now.overload_level)
+    for direction, number in now.overload_steps.items():
+        add("forebay_overload_steps_total", number, direction)
+    add("forebay_handed_over_requests", now.handed_over_running)
+    add("forebay_handed_over_total", now.handed_over_given, "given")
+    add("forebay_handed_over_total", now.handed_over_taken, "taken")
+    for tier, of_tier in now.tiers.items():
+        for name, attribute in _BY_TIER.items():
+            add(name, _or_nan(getattr(of_tier, attribute)), tier)
+    for intake, of_intake in now.intakes.items():
+        for name, attribute in _BY_INTAKE.items():
+            add(name, getattr(of_intake, attribute), intake)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,150 @@
+"""What /status says of dispatch and pacing: what limits each tier now, why the limit is what it is, and how well it was
+predicted. Pure: it reads and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.breaker import BreakerState
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.pacing.estimates import Accuracy
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.policies.gpu_target import GpuTarget
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
+from forebay_worker.telemetry.stats import Stats
+
+RUNNING_SHOWN = 100
+
+_MISSED = (Reason.DEADLINE_PASSED_WAITING, Reason.DEADLINE_PASSED_RUNNING, Reason.RETRY_TOO_LATE)
+
+
+def limitation_of(dispatcher: Dispatcher, tier: Tier, now: float) -> Limitation | None:
+    """What keeps the tier's next request from starting; None when nothing does, or nothing waits in it.
+
+    ``now``: monotonic seconds.
+    """
+    lanes, gate, running = dispatcher.lanes, dispatcher.gate, len(dispatcher.running)
+    if not len(lanes[tier]):
+        return None
+    of_all = dispatcher.limited_by(now)
+    if of_all is not None or tier is Tier.HIGH or dispatcher.breaker.state is not BreakerState.CLOSED:
+        return of_all
+    waiting_above = sum(len(lanes[above]) for above in TIERS[: TIERS.index(tier)])
+    if waiting_above:
+        return Limitation("higher_tiers", waiting_above, 0)
+    if dispatcher.only_high:
+        assert gate.model.token_seconds is not None
+        assert gate.policy.token_seconds_target is not None
+        return Limitation("only_high", round(gate.model.token_seconds, 6), round(gate.policy.token_seconds_target, 6))
+    open_to_all = gate.share_requests - lanes.shares.reserved(now, gate.share_requests)
+    return Limitation("reserve", running, open_to_all) if running >= open_to_all else None
+
+
+def limitation(dispatcher: Dispatcher, now: float) -> Limitation | None:
+    """What limits dispatch: in all, else what limits the most urgent of the tiers in which something waits."""
+    of_all = dispatcher.limited_by(now)
+    if of_all is not None:
+        return of_all
+    of_tiers = (limitation_of(dispatcher, tier, now) for tier in TIERS)
+    return next((found for found in of_tiers if found is not None), None)
+
+
+def shown(found: Limitation | None) -> dict[str, Any] | None:
+    """For the document."""
+    return None if found is None else found._asdict()
+
+
+def pacing_status(gate: Gate, *, policy: str, now: float) -> dict[str, Any]:
+    """The limit, the last changes with their causes (latest last), and what the backend is thought to take."""
+    model = gate.model
+    return {
+        "policy": policy,
+        "limit_requests": gate.limit_requests,
+        "target": _target(gate),
+        "changes_total": gate.changes_total,
+        "changes": [
+            {"at_ms": change.at_ms, "before": change.before, "after": change.after, "cause": change.cause}
+            for change in gate.changes
+        ],
+        "model": {
+            "learns_from": "engine_counters" if model.is_metered else "answers",
+            "step_seconds": round(model.step_seconds, 6),
+            "sequence_seconds": round(model.sequence_seconds, 7),
+            "prompt_token_seconds": round(model.prompt_token_seconds, 8),
+            "token_seconds": None if model.token_seconds is None else round(model.token_seconds, 6),
+            "knee_requests": round(gate.knee_requests, 1),
+            "prefill_backlog_seconds": round(gate.prefill_seconds(now), 3),
+            "kv_tokens": None if gate.kv_tokens is None else round(gate.kv_tokens),
+        },
+    }
+
+
+def _target(gate: Gate) -> dict[str, Any] | None:
+    policy = gate.policy
+    if isinstance(policy, SloAimd):
+        seconds = round(policy.token_seconds_target, 6)
+        return {"signal": "token_seconds", "value": seconds, "stretch": round(policy.stretch, 2)}
+    if isinstance(policy, GpuTarget):
+        return {"signal": "gpu_utilisation", "value": policy.target_share}
+    return None
+
+
+def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: int) -> dict[Tier, dict[str, Any]]:
+    """Each tier: what waits and runs, how long a new request would wait, and what became of the others.
+
+    ``now``: monotonic seconds; ``now_ms``: epoch milliseconds.
+    """
+    work_seconds, waits = dispatcher.shedder.work_seconds(), dispatcher.shedder.waits()
+    return {
+        tier: {
+            "waiting": len(dispatcher.lanes[tier]),
+            "waiting_bytes": dispatcher.lanes[tier].size_bytes,
+            "oldest_seconds": _age_seconds(dispatcher.lanes[tier].oldest_enqueued_at, now_ms),
+            "work_seconds": _rounded(work_seconds.get(tier)),
+            "estimated_wait_seconds": _rounded(waits.get(tier)),
+            "lookahead_records": dispatcher.lookahead.credits[tier].capacity_records,
+            "running": dispatcher.running_by_tier[tier],
+            "limited_by": shown(limitation_of(dispatcher, tier, now)),
+            "deadline_missed": sum(stats.outcomes.get((tier, reason), 0) for reason in _MISSED),
+            "doomed": stats.outcomes.get((tier, Reason.DEADLINE_UNREACHABLE), 0),
+            "shed": stats.outcomes.get((tier, Reason.SHED_OVERLOAD), 0),
+            "estimates": {
+                "service_seconds": _accuracy(dispatcher.estimates.service_seconds(tier)),
+                "output_tokens": _accuracy(dispatcher.estimates.output_tokens(tier)),
+            },
+        }
+        for tier in TIERS
+    }
+
+
+def running_status(dispatcher: Dispatcher, *, now: float, now_ms: int) -> list[dict[str, Any]]:
+    """What runs, longest first; the first hundred."""
+    return [
+        {
+            "request_id": work.request_id,
+            "tier": work.tier,
+            "running_seconds": round(now - work.started, 3),
+            "deadline_in_seconds": (work.deadline_ms - now_ms) / 1000,
+        }
+        for work in sorted(dispatcher.running.values(), key=lambda work: work.started)[:RUNNING_SHOWN]
+    ]
+
+
+def _accuracy(of_tier: Accuracy | None) -> dict[str, Any] | None:
+    if of_tier is None:
+        return None
+    return {
+        "answers": of_tier.answers,
+        "actual_over_predicted": of_tier.actual_over_predicted,
+        "error_p90": of_tier.error_p90,
+    }
+
+
+def _age_seconds(enqueued_at: int | None, now_ms: int) -> float | None:
+    return None if enqueued_at is None else max(0, now_ms - enqueued_at) / 1000
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)

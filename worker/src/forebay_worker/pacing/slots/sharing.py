@@ -1,0 +1,377 @@
+"""What this worker may have in flight at a backend that it shares with others, by what all of them say of themselves on
+the coordination topic. Pure; one thread; times are monotonic seconds that the caller passes in.
+
+The topic has one partition, so all workers read the same records in the same order. Each record says which share its
+worker has and which it claims; a claim holds from the moment at which it is *read*, as far as the other workers' holds
+leave it (`Sharing.hear`). So a share grows only into what others have said to have let go of, and the holds never sum
+to more than the limit. What is lowered is lowered at once, and is others' when its worker's next record is read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from forebay_schemas.contract.coordination import CAPACITY_SECONDS, GONE_SECONDS, Capacity
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.pacing.slots.allocation import Wanted, allocate
+
+SILENT_SECONDS = 12.0
+"""A worker that has not heard its own record back for so long starts nothing more: it may soon be taken for gone.
+Longer than a broker's leadership takes to move (9 s until its session ends, and the clients must learn of it)."""
+
+NEW_SECONDS = 2 * CAPACITY_SECONDS
+"""How long a worker that joins others listens to them first."""
+
+NEW_SHARE_REQUESTS = 1
+
+AGAIN_SECONDS = 0.1
+AGAIN_SECONDS_PER_WORKER = 0.01
+"""While shares change hands a worker says more than its record a second: ten, but of all workers together a hundred."""
+
+LEARNT_SECONDS = 20.0
+"""Before, a policy's own figures (what a token takes, how far the target is stretched) still settle."""
+
+TURN_SECONDS = 5.0
+"""How long a worker keeps its slot where there are fewer slots than workers that want one."""
+
+HIGH_SEEN_SECONDS = 60.0
+"""How long after the last high request slots are kept free for the next, as within a worker (`tier_shares`)."""
+
+
+LIMIT_MAX_TIMES = 8
+"""So many times this worker's own highest limit is the most that is believed of another one's figures. All of them must
+believe the same, or they would come to different holds: so it is more than a rollout raises the limit by."""
+
+TWIN_TURNS = 2
+"""One record of the same id from another process may be the last of the one that was there before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Own:
+    """What this worker does now. ``wanted``: by tier, what runs and what waits and could start but for the share."""
+
+    limit_requests: float
+    in_flight: int
+    wanted: Wanted
+    ended_per_second: float = 0.0
+    service_seconds: float | None = None
+    dropped_total: int = 0
+    cuts_total: int = 0
+    fitted_seconds: tuple[float, float, float] | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """The other workers on the backend, by what they said last. ``wanted``: what they have in flight and waiting.
+    ``dropped_total`` counts what they gave up for its deadline since this worker began to listen."""
+
+    workers: int = 0
+    in_flight: int = 0
+    wanted: int = 0
+    dropped_total: int = 0
+
+
+_Key = tuple[str, int]
+"""A worker's id and incarnation."""
+
+
+@dataclass(slots=True)
+class _Member:
+    """``hold_requests``: what is its own, or still runs of what was. ``heard_at``: when a broker took its record."""
+
+    capacity: Capacity
+    heard_at: float
+    hold_requests: int
+
+
+@dataclass(slots=True)
+class _Sent:
+    sequence: int
+    at: float
+    claim_requests: int
+
+
+class Sharing:
+    """One worker's view. Call `hear` for each capacity record in the topic's order, this worker's own ones too, and
+    `step` many times a second; send what it returns.
+
+    ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`. ``limit_min`` and
+    ``limit_max``: between them is the backend's limit, by this worker's settings.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        backend: str,
+        minimum: Mapping[Tier, float],
+        reserve_share: float,
+        incarnation: int,
+        limit_min: int,
+        limit_max: int,
+    ) -> None:
+        self.share_requests = 0
+        self.heard_own_at = float("-inf")
+        """When the latest of this worker's records was sent that it has read."""
+        self._backend = backend
+        self._minimum = minimum
+        self._reserve_share = reserve_share
+        self._own_key = (worker, incarnation)
+        self._limit_min, self._limit_max = limit_min, limit_max
+        self._twin_turns = 0
+        self._is_own_last = False
+        self._sequence = 0
+        self._members: dict[_Key, _Member] = {}
+        self._sent: deque[_Sent] = deque()
+        self._undelivered = self._others_dropped = 0
+        self._granted = 0
+        self._target = 0
+        self._joined_at: float | None = None
+        self._high_seen_at = float("-inf")
+        self._said: Capacity | None = None
+        self._said_at = float("-inf")
+        self._others = Others()
+
+    @property
+    def target_requests(self) -> int:
+        """What this worker's share should be; it has less while others have not let go of it yet."""
+        return self._target
+
+    @property
+    def others(self) -> Others:
+        """The other workers, as of the last `step`."""
+        return self._others
+
+    @property
+    def members(self) -> list[Capacity]:
+        """What each worker on the backend said last, this one included once it has read itself."""
+        return [member.capacity for _, member in sorted(self._members.items())]
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether another process of this worker's id speaks in turn with it."""
+        return self._twin_turns >= TWIN_TURNS
+
+    def hear(self, capacity: Capacity, *, now: float, age_seconds: float) -> float | None:
+        """A record that was read; a broker took it ``age_seconds`` ago. Returns the limit to which the backend made its
+        worker cut, if that is news.
+
+        Every worker comes to the same holds: what a record's worker has, and of its claim what the others leave.
+        """
+        at = now - max(0.0, age_seconds)
+        if capacity.backend != self._backend or at <= now - GONE_SECONDS:
+            return None
+        key = (capacity.worker, capacity.incarnation)
+        before = self._members.get(key)
+        if before is not None and capacity.sequence <= before.capacity.sequence:
+            return None  # written a second time by a producer that could not know
+        self._look_for_twin(key, capacity)
+        capacity = _at_most(capacity, LIMIT_MAX_TIMES * self._limit_max)
+        self._forget_gone(at)
+        others = self._members_but(key)
+        share = max(capacity.share_requests, min(capacity.claim_requests, _room(capacity.limit_requests, others)))
+        self._members[key] = _Member(capacity, at, max(share, capacity.in_flight))
+        if key == self._own_key:
+            self._heard_own(capacity, share, now)
+            return None
+        if capacity.draining and not capacity.in_flight:
+            del self._members[key]
+        if before is None:
+            return None
+        self._others_dropped += max(0, capacity.dropped_total - before.capacity.dropped_total)
+        return self._bounded(capacity.limit_requests) if capacity.cuts_total > before.capacity.cuts_total else None
+
+    def _look_for_twin(self, key: _Key, capacity: Capacity) -> None:
+        if key == self._own_key:
+            self._is_own_last = True
+        elif capacity.worker == self._own_key[0] and not capacity.draining and self._is_own_last:
+            self._is_own_last = False
+            self._twin_turns += 1
+
+    def _bounded(self, limit_requests: float) -> float:
+        return min(max(limit_requests, float(self._limit_min)), float(self._limit_max))
+
+    def _heard_own(self, capacity: Capacity, share: int, now: float) -> None:
+        while self._sent and self._sent[0].sequence < capacity.sequence:
+            self._sent.popleft()
+        if not self._sent or self._sent[0].sequence != capacity.sequence:
+            return  # sent so long ago that it was given up
+        sent = self._sent.popleft()
+        self._granted = share
+        self.heard_own_at = sent.at
+        if self._joined_at is None and now - sent.at <= SILENT_SECONDS:
+            self._joined_at = now
+
+    def delivered(self) -> None:
+        """What `step` gave to send was written, or will not be."""
+        self._undelivered -= 1
+
+    def is_silent(self, now: float) -> bool:
+        """Whether this worker is cut off: it does not hear itself."""
+        return now - self.heard_own_at > SILENT_SECONDS
+
+    def step(self, now: float, now_ms: int, own: Own) -> Capacity | None:
+        """Sets `share_requests`. Returns what to send now, to be followed by `delivered`.
+
+        ``now_ms``: epoch milliseconds by the brokers' clock, by which workers take turns.
+        """
+        self._forget_gone(now)
+        while self._sent and now - self._sent[0].at > SILENT_SECONDS:
+            self._sent.popleft()
+        if self.is_silent(now):
+            # Others may have what was this worker's: it begins anew.
+            self._granted, self._joined_at = 0, None
+        others = [member.capacity for member in self._members_but(self._own_key)]
+        self._others = Others(
+            workers=len(others),
+            in_flight=sum(other.in_flight for other in others),
+            wanted=sum(max(other.in_flight, sum(other.wanted.values())) for other in others),
+            dropped_total=self._others_dropped,
+        )
+        wanted = self._wanted(own, now)
+        self._target = self._find_target(own, wanted, others, now, now_ms)
+        self.share_requests = min([self._granted, self._target, *(sent.claim_requests for sent in self._sent)])
+        claim = self._target
+        if self._joined_at is None:
+            claim = 0
+        elif self._is_new(now):
+            claim = min(claim, max(NEW_SHARE_REQUESTS, self.share_requests))
+        if self._undelivered or not self._is_due(now, own, claim):
+            return None
+        return self._say(now, own, wanted, claim)
+
+    def farewell(self, now: float, own: Own) -> Capacity:
+        """What to send last, after which nothing of this worker counts any more."""
+        return self._say(now, own, {}, 0)
+
+    def common_limit(self, own: Own, now_ms: int) -> float:
+        """The backend's limit as all workers find it: the mean of theirs, each counted by what it has in flight, since
+        who has much in flight knows most; a worker that has just started knows nothing yet. Each is taken within this
+        worker's own bounds, and counts for no more than a whole limit."""
+        found = [(self._own_key[1], own.in_flight, own.limit_requests)]
+        for member in self._members_but(self._own_key):
+            said = member.capacity
+            limit = self._bounded(said.limit_requests)
+            found.append((said.incarnation, min(said.in_flight, int(max(limit, own.limit_requests))), limit))
+        old = [each for each in found if each[1] and now_ms - each[0] >= LEARNT_SECONDS * 1000]
+        counted = old or [each for each in found if each[1]] or [(since, 1, limit) for since, _, limit in found]
+        return sum(weight * limit for _, weight, limit in counted) / sum(weight for _, weight, _ in counted)
+
+    @property
+    def known_seconds(self) -> tuple[float, float, float] | None:
+        """`Capacity.fitted_seconds` of the worker that is there longest, and so has seen most."""
+        known = [
+            (member.capacity.incarnation, member.capacity.fitted_seconds)
+            for member in self._members_but(self._own_key)
+            if member.capacity.fitted_seconds is not None
+        ]
+        return min(known)[1] if known else None
+
+    def _is_new(self, now: float) -> bool:
+        """Whether it still only listens; one that is alone need not."""
+        return self._joined_at is None or (self._others.workers > 0 and now - self._joined_at < NEW_SECONDS)
+
+    def _wanted(self, own: Own, now: float) -> Wanted:
+        """What the others are to make room for: not for what a worker wants that may not take it yet."""
+        if not self._is_new(now):
+            return own.wanted
+        tier = next((tier for tier in TIERS if own.wanted.get(tier)), None)
+        return {tier: NEW_SHARE_REQUESTS} if tier is not None else {}
+
+    def _find_target(self, own: Own, wanted: Wanted, others: list[Capacity], now: float, now_ms: int) -> int:
+        if own.draining:
+            return 0
+        slots = int(own.limit_requests)
+        if not others:
+            return slots
+        all_wanted: dict[_Key, Wanted] = {
+            (other.worker, other.incarnation): other.wanted for other in others if not other.draining
+        }
+        all_wanted[self._own_key] = wanted
+        if any(each.get(Tier.HIGH) for each in all_wanted.values()):
+            self._high_seen_at = now
+        keeps_reserve = now - self._high_seen_at <= HIGH_SEEN_SECONDS
+        is_scarce = sum(any(each.values()) for each in all_wanted.values()) > slots
+        shares = allocate(
+            slots,
+            all_wanted,
+            minimum=self._minimum,
+            reserve_slots=int(self._reserve_share * slots) if keeps_reserve else 0,
+            turn=int(now_ms / 1000 / TURN_SECONDS) if is_scarce else 0,
+        )
+        return shares[self._own_key]
+
+    def _is_due(self, now: float, own: Own, claim: int) -> bool:
+        said, since = self._said, now - self._said_at
+        if said is None or since >= CAPACITY_SECONDS:
+            return True
+        if since < max(AGAIN_SECONDS, AGAIN_SECONDS_PER_WORKER * len(self._members)):
+            return False
+        if own.draining != said.draining or own.cuts_total > said.cuts_total:
+            return True
+        others = self._members_but(self._own_key)
+        # The others must know that more is wanted, or they have let go of some.
+        is_news = claim > said.claim_requests or _room(own.limit_requests, others) > self._granted
+        if is_news and claim > self._granted and not self._sent:
+            return True
+        known = self._members.get(self._own_key)
+        # A draining worker reads no more.
+        held = said.in_flight if own.draining or known is None else known.hold_requests
+        is_less = max(self.share_requests, own.in_flight) < held
+        return is_less and any(_is_short(other) for other in others)
+
+    def _say(self, now: float, own: Own, wanted: Wanted, claim: int) -> Capacity:
+        self._sequence += 1
+        said = Capacity(
+            worker=self._own_key[0],
+            backend=self._backend,
+            limit_requests=own.limit_requests,
+            share_requests=self.share_requests,
+            claim_requests=claim,
+            in_flight=own.in_flight,
+            wanted=dict(wanted),
+            ended_per_second=own.ended_per_second,
+            service_seconds=own.service_seconds,
+            draining=own.draining,
+            dropped_total=own.dropped_total,
+            cuts_total=own.cuts_total,
+            fitted_seconds=own.fitted_seconds,
+            incarnation=self._own_key[1],
+            sequence=self._sequence,
+        )
+        self._said, self._said_at = said, now
+        self._sent.append(_Sent(self._sequence, now, claim))
+        self._undelivered += 1
+        return said
+
+    def _forget_gone(self, now: float) -> None:
+        for key in [key for key, member in self._members.items() if member.heard_at <= now - GONE_SECONDS]:
+            del self._members[key]
+
+    def _members_but(self, key: _Key) -> list[_Member]:
+        return [member for other, member in self._members.items() if other != key]
+
+
+def _room(limit_requests: float, others: list[_Member]) -> int:
+    """What the others leave. Where limits differ, of the highest: nobody is left without for knowing less."""
+    limit = max([limit_requests, *(other.capacity.limit_requests for other in others)])
+    return int(limit) - sum(other.hold_requests for other in others)
+
+
+def _at_most(capacity: Capacity, requests: int) -> Capacity:
+    return msgspec.structs.replace(
+        capacity,
+        limit_requests=min(capacity.limit_requests, float(requests)),
+        share_requests=min(capacity.share_requests, requests),
+        claim_requests=min(capacity.claim_requests, requests),
+        in_flight=min(capacity.in_flight, requests),
+    )
+
+
+def _is_short(member: _Member) -> bool:
+    return sum(member.capacity.wanted.values()) > member.hold_requests

@@ -1,0 +1,300 @@
+"""One partition for as long as this worker owns it: which of its records to run, to skip or to withhold, and what to
+commit. Pure; the consumer's thread owns it, but for the two members named in `Assignment`."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+
+from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.tiers import Tier
+from forebay_worker.partition.credit import Credit
+from forebay_worker.partition.offsets import PartitionOffsets
+
+CRASHES_MAX = 2
+"""A request that was running when so many workers died is not run again."""
+
+
+DEAF_SECONDS_MAX = 60.0
+"""So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
+
+
+class Claims:
+    """Which offsets of one assignment are being executed.
+
+    The one object that the consumer's thread and the dispatching thread both change: after `close` no claim succeeds,
+    and what `close` returned is all that runs.
+    """
+
+    __slots__ = ("_lock", "_open", "_running")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._running: set[int] = set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
+    def claim(self, offset: int) -> bool:
+        """Asks for the right to execute; False when the partition was given up."""
+        with self._lock:
+            if self._open:
+                self._running.add(offset)
+            return self._open
+
+    def release(self, offset: int) -> None:
+        """Execution ended, by an outcome or by going back to its lane."""
+        with self._lock:
+            self._running.discard(offset)
+
+    def running(self) -> tuple[int, ...]:
+        """The offsets being executed, ascending."""
+        with self._lock:
+            return tuple(sorted(self._running))
+
+    def close(self) -> tuple[int, ...]:
+        """Lets no further offset be claimed; returns those being executed."""
+        with self._lock:
+            self._open = False
+            return tuple(sorted(self._running))
+
+
+class Verdict(Enum):
+    """What to do with a record that arrived."""
+
+    RUN = "run"
+    SKIP = "skip"
+    WITHHOLD = "withhold"
+
+
+class Assignment:
+    """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one.
+
+    ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
+    ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
+    ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
+    ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
+    """
+
+    __slots__ = (
+        "_crashes",
+        "_handed_over",
+        "_leases",
+        "_presumed",
+        "_taken",
+        "assigned_at",
+        "claims",
+        "credit",
+        "done",
+        "epoch",
+        "finished_since",
+        "lost",
+        "offsets",
+        "opened",
+        "partition",
+        "refused",
+        "retry_delay_seconds",
+        "tier",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        partition: int,
+        tier: Tier,
+        retry_delay_seconds: int,
+        credit: Credit,
+        epoch: int,
+        now: float,
+        committed: int | None,
+        metadata: CommitMetadata = NOTHING,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.tier = tier
+        self.retry_delay_seconds = retry_delay_seconds
+        self.credit = credit
+        self.epoch = epoch
+        self.assigned_at = now
+        self.opened = False
+        self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
+        self.claims = Claims()
+        self.done: deque[int] = deque()
+        self.lost = False
+        self.refused: str | None = None
+        self.finished_since: float | None = None
+        self._crashes = dict(metadata.waiting)
+        # Nobody says that these still run, so a worker died while it ran them.
+        self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
+        self._presumed = {offset for offset, _ in metadata.running}
+        self._taken: set[int] = set()
+        self._handed_over = dict(metadata.handed_over)
+        self._leases = dict.fromkeys(self._handed_over, now + LEASE_SECONDS)
+
+    def receive(self, offset: int) -> Verdict:
+        """Notes that a record arrived and says what to do with it."""
+        if not self.offsets.receive(offset):
+            return Verdict.SKIP
+        if self._taken and offset in self._taken:
+            self._taken.remove(offset)
+            return Verdict.SKIP
+        return Verdict.WITHHOLD if offset in self._handed_over else Verdict.RUN
+
+    def is_unread(self, offset: int) -> bool:
+        """Whether nobody has anything to do with an offset yet: not received, not finished, not withheld, not taken."""
+        next_offset = self.offsets.next_offset
+        return (
+            (next_offset is None or offset >= next_offset)
+            and not self.offsets.is_finished(offset)
+            and offset not in self._handed_over
+            and offset not in self._taken
+        )
+
+    def take_unread(self, offset: int) -> None:
+        """Its record was handed on before its turn: when it is received it is skipped."""
+        self._taken.add(offset)
+
+    def crashes_of(self, offset: int) -> int:
+        """How many workers died while they ran this offset."""
+        return self._crashes.get(offset, 0)
+
+    def drain_done(self, now: float) -> None:
+        """Takes over what the event loop's thread has finished. ``now``: monotonic seconds."""
+        done = self.done
+        if done and self.finished_since is None:
+            self.finished_since = now
+        while done:
+            offset = done.popleft()
+            self.offsets.finish(offset)
+            self.claims.release(offset)
+            if self._crashes:
+                self._crashes.pop(offset, None)
+            if self._handed_over:
+                self._handed_over.pop(offset, None)
+            if self._taken:
+                self._taken.discard(offset)
+
+    def heed(self, notice: Notice, now: float) -> None:
+        """Takes in what a former owner says of the offsets it still runs or ran."""
+        if notice.kind is NoticeKind.FINISHED:
+            for offset in notice.offsets:
+                self._handed_over.pop(offset, None)
+                self.offsets.finish(offset)
+        elif notice.kind is NoticeKind.RELEASED:
+            for offset in notice.offsets:
+                if offset in self._handed_over:
+                    self._crashes[offset] = self._handed_over.pop(offset)
+        elif notice.kind is NoticeKind.LAST_COMMIT:
+            self._heed_commit(notice, now)
+        else:
+            received_to = self.offsets.next_offset or 0
+            self._expect([offset for offset in notice.offsets if offset >= received_to], now)
+            for offset in notice.offsets:
+                if offset in self._handed_over:
+                    self._leases[offset] = now + LEASE_SECONDS
+
+    def _heed_commit(self, notice: Notice, now: float) -> None:
+        if notice.committed is None:
+            return
+        metadata = decode_metadata(notice.committed, notice.metadata)
+        self.offsets.finish_below(notice.committed)
+        if metadata is None:
+            return
+        for first, length in metadata.finished:
+            for offset in range(first, first + length):
+                self.offsets.finish(offset)
+        # It was made after the one that was read on assignment: what that one called running had not died.
+        for offset in tuple(self._presumed):
+            self._acquit(offset)
+        for offset, crashes in metadata.waiting + metadata.handed_over:
+            if offset not in self._handed_over:
+                self._crashes[offset] = max(crashes, self._crashes.get(offset, 0))
+        self._expect([offset for offset, _ in metadata.handed_over], now)
+
+    def _expect(self, offsets: Iterable[int], now: float) -> None:
+        """Withholds these too: a former owner said that it runs them."""
+        for offset in offsets:
+            if offset in self._handed_over or self.is_finished(offset):
+                continue
+            # It runs there: whoever ran it at the last commit did not die.
+            self._acquit(offset)
+            self._handed_over[offset] = self._crashes.pop(offset, 0)
+            self._leases[offset] = now + LEASE_SECONDS
+
+    def _acquit(self, offset: int) -> None:
+        if offset in self._presumed:
+            self._presumed.remove(offset)
+            if offset in self._crashes:
+                self._crashes[offset] -= 1
+
+    def lease_due(self, now: float) -> float | None:
+        """The end of a lease that is over by the clock, the latest of them; None when none is."""
+        ends = (self._leases[offset] for offset in self._handed_over)
+        return max((end for end in ends if end <= now), default=None)
+
+    def end_leases(self, now: float, *, heard_until: float = math.inf) -> bool:
+        """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash.
+
+        Silence counts only while one can hear: what was said until the lease's end must have been heard, but for
+        `DEAF_SECONDS_MAX`.
+        """
+        ended = [
+            offset
+            for offset in self._handed_over
+            if now >= self._leases[offset]
+            and (heard_until >= self._leases[offset] or now >= self._leases[offset] + DEAF_SECONDS_MAX)
+        ]
+        for offset in ended:
+            self._crashes[offset] = self._handed_over.pop(offset) + 1
+        return bool(ended)
+
+    def is_finished(self, offset: int) -> bool:
+        """Whether an offset's outcome is durable, wherever it was run."""
+        position = self.offsets.position()
+        return self.offsets.is_finished(offset) or (position is not None and offset < position)
+
+    def is_withheld(self, offset: int) -> bool:
+        """Whether a former owner may still run this offset."""
+        return offset in self._handed_over
+
+    def commit(self) -> tuple[int, str] | None:
+        """The offset to commit and its metadata, while this worker goes on owning the partition."""
+        return self._commit(self.claims.running(), handing_over=False)
+
+    def close(self) -> tuple[tuple[int, ...], tuple[int, str] | None]:
+        """Gives the partition up: nothing of it starts any more. Returns what still runs, and the last commit."""
+        running = self.claims.close()
+        return running, self._commit(running, handing_over=True)
+
+    def _commit(self, running: tuple[int, ...], *, handing_over: bool) -> tuple[int, str] | None:
+        position = self.offsets.position()
+        if position is None:
+            return None
+        self._crashes = crashes = {
+            offset: count for offset, count in self._crashes.items() if not self.is_finished(offset)
+        }
+        elsewhere = {offset: count for offset, count in self._handed_over.items() if not self.is_finished(offset)}
+        # One that was handed over may run here all the same: it started before its former owner was heard.
+        executing = tuple(
+            (offset, elsewhere.pop(offset, crashes.get(offset, 0)))
+            for offset in running
+            if not self.is_finished(offset)
+        )
+        here = {offset for offset, _ in executing}
+        waiting = tuple((offset, count) for offset, count in crashes.items() if offset not in here)
+        withheld = tuple(elsewhere.items())
+        metadata = CommitMetadata(
+            finished=self.offsets.finished_beyond(),
+            running=() if handing_over else executing,
+            waiting=waiting,
+            handed_over=withheld + executing if handing_over else withheld,
+        )
+        return position, encode_metadata(position, metadata)

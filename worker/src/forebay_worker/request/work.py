@@ -1,0 +1,145 @@
+"""One request on its way through the worker, and the small values its stages hand to each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from forebay_schemas.contract.envelope import Request
+from forebay_schemas.contract.headers import TRACEPARENT, History
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.errors import EnvelopeError
+from forebay_worker.pacing.prediction import Prediction
+from forebay_worker.partition.assignment import Assignment
+
+
+class Record(Protocol):
+    """A record as confluent-kafka's Message gives it; the simulated broker gives the same."""
+
+    def topic(self) -> Any: ...
+    def partition(self) -> Any: ...
+    def offset(self) -> Any: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+    def set_headers(self, value: Any, /) -> Any: ...
+    def timestamp(self) -> Any: ...
+    def error(self) -> Any: ...
+
+
+class Traced(Protocol):
+    """What tracing keeps of a request."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What tells whoever works on it now which span that is for."""
+        ...
+
+
+class Work(msgspec.Struct, gc=False):
+    """A record that the worker owns until its outcome is durable.
+
+    ``request`` is None when the record could not be decoded: then ``problem`` says why; as long as both are None it has
+    not been read, since its schema is not known yet. Times: ``first_enqueued_at``
+    and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
+    ``outcome``: why it ended; None while it has not, and for one that goes on in another topic.
+    ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
+    Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
+    unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
+    execution was to take when it started; 0 when unknown. ``trace``: tracing's own; None without it."""
+
+    record: Record
+    assignment: Assignment
+    offset: int
+    size_bytes: int
+    history: History
+    first_enqueued_at: int
+    request: Request | None = None
+    problem: EnvelopeError | None = None
+    priority: int = 0
+    deadline_ms: int = 0
+    started: float = 0.0
+    failed_at: float = 0.0
+    failures_among_answers: int = 0
+    outcome: Reason | None = None
+    awaiting: int = 0
+    crashes: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    output_tokens_min: int = 0
+    cost_seconds: float = 0.0
+    arrived: float = 0.0
+    predicted_seconds: float = 0.0
+    prediction: Prediction | None = None
+    prefilled_before: float = 0.0
+    prefilled_with: int = 0
+    in_flight_seconds: float = 0.0
+    trace: Traced | None = None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is known what the record says, or that it says nothing."""
+        return self.request is not None or self.problem is not None
+
+    @property
+    def tier(self) -> Tier:
+        return self.assignment.tier
+
+    @property
+    def attempt(self) -> int:
+        """The number of this execution among those that count: 1 for the first."""
+        return self.history.attempt
+
+    @property
+    def traceparent(self) -> str | None:
+        """Which trace it belongs to: by the present span, else as its record came with it."""
+        return self.history.traceparent if self.trace is None else self.trace.headers[TRACEPARENT]
+
+    @property
+    def trace_headers(self) -> Mapping[str, str]:
+        """The same for whoever is asked to work on it."""
+        if self.trace is not None:
+            return self.trace.headers
+        return {} if self.history.traceparent is None else {TRACEPARENT: self.history.traceparent}
+
+    @property
+    def request_id(self) -> str | None:
+        if self.request is not None:
+            return self.request.request_id
+        return self.problem.request_id if self.problem is not None else None
+
+
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """What the backend gave: ``body`` is JSON, as bytes in ``msgspec.Raw`` or as objects."""
+
+    body: Any
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
+
+    ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
+    to say. ``http_status``: the answer's, if there was one. ``refused``: the backend said that this was too much for
+    it. ``reached``: False when no byte of the request can have come to the backend. ``retryable``: whether the same
+    request may succeed later, when the reason alone does not say it.
+    """
+
+    reason: Reason
+    error: str
+    of_backend: bool = False
+    http_status: int | None = None
+    reached: bool = True
+    refused: bool = False
+    retryable: bool | None = None
+    retry_after_seconds: float | None = None
+
+    @property
+    def may_retry(self) -> bool:
+        return self.reason.retryable if self.retryable is None else self.retryable

@@ -1,0 +1,66 @@
+"""Policy, gate and lanes as the settings ask for them. Pure."""
+
+from __future__ import annotations
+
+from forebay_schemas.contract.tiers import Tier
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.tier_shares import TierShares
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.policies.gpu_target import GpuTarget
+from forebay_worker.pacing.policies.gradient2 import Gradient2
+from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
+from forebay_worker.pacing.policy import PacingPolicy
+from forebay_worker.pacing.slots.sharing import Sharing
+from forebay_worker.settings import WorkerSettings
+
+
+def make_policy(settings: WorkerSettings) -> PacingPolicy:
+    """The policy by its name."""
+    bounds = {
+        "limit_min": min(settings.limit_min, settings.limit_max),
+        "limit_start": settings.limit_start,
+        "limit_max": settings.limit_max,
+    }
+    match settings.pacing_policy:
+        case "fixed":
+            return FixedLimit(limit_requests=settings.limit_max)
+        case "latency_ratio":
+            return LatencyRatio(**bounds)
+        case "gradient2":
+            return Gradient2(**bounds)
+        case "gpu_target":
+            return GpuTarget(**bounds, target_share=settings.gpu_utilisation_target)
+        case "slo_aimd":
+            return SloAimd(**bounds, token_seconds_target=settings.tpot_target_seconds)
+
+
+def make_gate(settings: WorkerSettings) -> Gate:
+    """The gate; with a fixed limit that limit alone counts."""
+    prefill_seconds_max = None if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
+    return Gate(policy=make_policy(settings), prefill_seconds_max=prefill_seconds_max)
+
+
+def make_lanes(settings: WorkerSettings) -> Lanes:
+    """The lanes, with what each tier and tenant is guaranteed."""
+    shares = TierShares(minimum=_minimum(settings), reserve=settings.high_reserve_share)
+    return Lanes(order=settings.lane_order, weights=settings.tenant_weights, shares=shares)
+
+
+def make_sharing(settings: WorkerSettings, *, started_ms: int) -> Sharing:
+    """How the backend is shared with other workers; a handler is this process's alone. ``started_ms``: epoch
+    milliseconds of the process's start."""
+    return Sharing(
+        worker=settings.worker_id,
+        backend=settings.shared_backend,
+        minimum=_minimum(settings),
+        reserve_share=settings.high_reserve_share,
+        incarnation=started_ms,
+        limit_min=min(settings.limit_min, settings.limit_max),
+        limit_max=settings.limit_max,
+    )
+
+
+def _minimum(settings: WorkerSettings) -> dict[Tier, float]:
+    return {Tier.MID: settings.mid_share, Tier.LOW: settings.low_share}
