@@ -27,7 +27,7 @@ from benchmarks.metrics import measure_metrics
 from benchmarks.programs import ROOT
 from benchmarks.report import Findings
 from benchmarks.throughput import measure_throughput
-from forebay_sandbox.kafka import running_kafka
+from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
 PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics")

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.programs import BenchError
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
 from forebay_schemas.kafka.connection import ask_metadata, create_client, producer_config, reader_config
 

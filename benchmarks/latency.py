@@ -23,7 +23,7 @@ from benchmarks.programs import BenchError, raw_program, worker_program
 from benchmarks.records import envelopes
 from forebay_producer.client.client import Producer as ForebayProducer
 from forebay_producer.settings import ProducerSettings
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.kafka.connection import create_client
 

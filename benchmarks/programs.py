@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from forebay_sandbox.kafka import free_port
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.local import free_port
 from forebay_schemas.errors import ForebayError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from forebay_sandbox.kafka_access import kafka_from_environment
+from forebay_sandbox.kafka.access import kafka_from_environment
 from forebay_schemas.kafka.connection import KafkaConnection
 
 BATCH_RECORDS = 1000

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.live_pool import LivePool, NewPool
     from harness.served import Served
     from harness.workers import NewWorker

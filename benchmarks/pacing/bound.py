@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.pacing.workloads import Arrival, alone_seconds, work_seconds
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import TIERS, Tier
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from benchmarks.pacing.fronts import FifoFront, NoBuffer
 from benchmarks.pacing.lanes_front import make_lanes_front
 from benchmarks.pacing.virtual import Engine, Front, Ledger, MakeFront, VirtualClock
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.gpu_target import GpuTarget
 from forebay_worker.pacing.policies.gradient2 import Gradient2

@@ -10,7 +10,7 @@ from statistics import mean, median
 from benchmarks.pacing.scores import percentile
 from benchmarks.pacing.virtual import Fault, Run
 from benchmarks.pacing.workloads import Arrival, Hint, hint_max_tokens, work_seconds
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import Tier
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1046, 196

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Protocol
 
 from benchmarks.pacing.workloads import Arrival
-from forebay_sandbox.engine_physics import Admission, ContinuousBatch, EnginePhysics
+from forebay_sandbox.engine.physics import Admission, ContinuousBatch, EnginePhysics
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 TICK_SECONDS = 0.02

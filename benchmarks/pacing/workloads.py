@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import Tier
 
 HERE = Path(__file__).parent

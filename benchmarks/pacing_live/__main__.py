@@ -32,8 +32,8 @@ from benchmarks.pacing.workloads import Arrival, Hint, arrivals, physics, worklo
 from benchmarks.pacing_live.drive import Act, Drive, Record
 from benchmarks.pacing_live.judge import broken_promises, figures_of, recovery_of, time_ratio
 from benchmarks.programs import ROOT, paced_worker
-from forebay_sandbox.engine_process import EngineProcess, running_engine
-from forebay_sandbox.kafka import free_port, running_kafka
+from forebay_sandbox.engine.process import EngineProcess, running_engine
+from forebay_sandbox.kafka.local import free_port, running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 from forebay_schemas.runtime.log import configure_logging
 

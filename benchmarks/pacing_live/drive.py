@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.pacing.workloads import Arrival
-from forebay_sandbox.demo_results import ResultsReader
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.demo.results import ResultsReader
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.contract.results import Result

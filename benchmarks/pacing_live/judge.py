@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.pacing.scenarios import SETTLE_SECONDS, WORKS_AGAIN_SHARE
 from benchmarks.pacing.scores import percentile
 from benchmarks.pacing_live.drive import Look, Record
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import Tier
 

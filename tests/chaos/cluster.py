@@ -13,10 +13,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from chaos.facts import RunError
 from chaos.plan import BROKERS, SLOTS
-from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
-from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.proxy import Link, TcpProxy
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.local import LocalKafka, free_port, local_kafka
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.testing.proxy import Link, TcpProxy
 from forebay_schemas.contract.topics import Pool
 
 _ANSWER_SECONDS_MAX = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chaos.facts import CommandRun, RunError
 from chaos.workers import now_ms
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.topics import Pool
 
 # The command itself, in a process that ends with this one however this one ends.

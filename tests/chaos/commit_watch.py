@@ -11,7 +11,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no
 
 from chaos.facts import PartitionKey, SeenCommit
 from chaos.workers import now_ms
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool

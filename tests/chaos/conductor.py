@@ -15,8 +15,8 @@ from chaos.facts import Life, Trouble, Window
 from chaos.load import FLAWS_OF_ENGINE
 from chaos.plan import SLOTS, Fault, FaultKind, Plan
 from chaos.workers import Workers, now_ms
-from forebay_sandbox.engine_process import EngineProcess
-from forebay_sandbox.proxy import PASS, Mode
+from forebay_sandbox.engine.process import EngineProcess
+from forebay_sandbox.testing.proxy import PASS, Mode
 
 _EVERY_SLOT = frozenset(range(1, SLOTS + 1))
 _LOOK_SECONDS = 0.1

@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from chaos.acts import Handle
 from chaos.commands import Command, Commands
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.topics import Pool
 
 _BEGIN_SECONDS_MAX = 30.0

@@ -21,10 +21,10 @@ from chaos.load import TOKEN_SECONDS
 from chaos.reading import read_executions, read_letters, read_outcomes
 from chaos.report import GROWTH_MB_MAX, growth_mb
 from chaos.workers import Workers, now_ms
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import running_engine
-from forebay_sandbox.kafka import running_kafka
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import running_engine
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from forebay_sandbox.proxy import Link, Mode
+from forebay_sandbox.testing.proxy import Link, Mode
 
 SLOTS = 4
 """A slot is a worker's place with a link of its own to each broker; it may be empty."""

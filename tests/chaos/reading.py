@@ -12,7 +12,7 @@ from confluent_kafka import Message
 from chaos.acts import Ask
 from chaos.facts import Asked, Discarded, Execution, Letter, Outcome, Replayed, RequestRecord
 from forebay_producer.dead_letters.audit import DiscardAudit, ReplayAudit, decode_audit
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.control import decode_control
 from forebay_schemas.contract.headers import REASON, read_history, record_headers
 from forebay_schemas.contract.results import decode_result

@@ -16,9 +16,9 @@ from chaos.load import TOKEN_SECONDS, Load, Mix
 from chaos.reading import read_executions, read_letters, read_outcomes, read_records
 from chaos.stalls import longest_stillness
 from chaos.workers import Workers, now_ms
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import running_engine
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import running_engine
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 

@@ -24,8 +24,8 @@ from chaos.reading import read_asked, read_audit, read_executions, read_letters,
 from chaos.services import Services
 from chaos.stalls import Stall, find_stalls
 from chaos.workers import Workers, now_ms
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.topics import Pool
 
 _PARTITIONS = 6

@@ -13,7 +13,7 @@ from chaos.commands import Commands
 from chaos.load import Accepted, Load
 from forebay_producer import Producer
 from forebay_producer.client.sender import Submitted
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.control import ControlAction
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool

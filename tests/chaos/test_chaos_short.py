@@ -9,7 +9,7 @@ import pytest
 from chaos.plan import make_plan
 from chaos.report import as_document, broken_promises
 from chaos.run import run_plan
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 
 # In a minute this seed kills two workers, cuts one off and stops one beyond their sessions, ends and adds some, kills a
 # broker, and has the engine cut connections.

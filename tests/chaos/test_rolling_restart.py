@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.rolling import roll
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 
 STILL_SECONDS_MAX = 2.0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from chaos.facts import End, Life, RunError
-from forebay_sandbox.engine_process import call
+from forebay_sandbox.engine.process import call
 from forebay_schemas.errors import ExitCode
 
 # The command itself, in a process that ends with this one however this one ends.

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from forebay_producer import Producer
-from forebay_sandbox.engine_process import call
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.process import call
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_sandbox.process import RunRecord, Watchdog, new_token
-from forebay_sandbox.prometheus import LocalPrometheus, in_quick_time, jobs_of, running_prometheus
-from forebay_sandbox.stack import MODEL, Launcher, Part, Stack
+from forebay_sandbox.stack.prometheus import LocalPrometheus, in_quick_time, jobs_of, running_prometheus
+from forebay_sandbox.stack.stack import MODEL, Launcher, Part, Stack
 from harness.waiting import wait_until
 
 RULES = Path(__file__).parents[2] / "helm" / "forebay" / "rules" / "forebay.yaml"

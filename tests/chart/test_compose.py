@@ -15,7 +15,7 @@ import yaml
 from forebay_producer.cli import app as forebay
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as forebay_sandbox
-from forebay_sandbox import tools
+from forebay_sandbox.testing import tools
 from forebay_schemas.runtime.settings import ENV_PREFIX, load_settings
 from forebay_worker import cli as forebay_worker
 from forebay_worker.settings import WorkerSettings

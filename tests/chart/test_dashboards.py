@@ -15,7 +15,7 @@ import yaml
 
 from forebay_sandbox.dashboards import DASHBOARDS, write_dashboards
 from forebay_sandbox.dashboards_model import COLUMNS, SCHEMA_VERSION
-from forebay_sandbox.prometheus import with_values
+from forebay_sandbox.stack.prometheus import with_values
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "helm" / "forebay" / "dashboards"

@@ -16,13 +16,13 @@ from harness.tools_at_hand import at_hand
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kubernetes import LocalKubernetes
+    from forebay_sandbox.testing.kubernetes import LocalKubernetes
 
 
 @pytest.fixture(scope="session")
 def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKubernetes]:
     """The cluster, with KEDA's and the Prometheus operator's definitions, but without what acts on them."""
-    from forebay_sandbox.kubernetes import running_kubernetes
+    from forebay_sandbox.testing.kubernetes import running_kubernetes
 
     for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "kubectl"):
         at_hand(name)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.kubernetes import KubectlError
+from forebay_sandbox.testing.kubernetes import KubectlError
 from harness.helm_release import HelmError, HelmRelease
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forebay_sandbox.kubernetes import LocalKubernetes
+    from forebay_sandbox.testing.kubernetes import LocalKubernetes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

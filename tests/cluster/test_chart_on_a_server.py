@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cluster.surroundings import GPU_NODE
-from forebay_sandbox.kubernetes import KubectlError
+from forebay_sandbox.testing.kubernetes import KubectlError
 from harness.helm_release import CHART, HelmError, HelmRelease
 from harness.waiting import wait_until
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_sandbox.engine_process import call
+from forebay_sandbox.engine.process import call
 from harness.forebay_command import ForebayCommand
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from forebay_producer import Producer
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import EngineProcess, running_engine
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import EngineProcess, running_engine
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from harness.executions import read_executions, run_more_than_once
 from harness.live_pool import LivePool, chat, envelope

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay_sandbox.kafka import LocalKafka, free_port, local_kafka
-from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.proxy import Link, TcpProxy
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.local import LocalKafka, free_port, local_kafka
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.testing.proxy import Link, TcpProxy
 from forebay_schemas.kafka.connection import KafkaConnection
 
 _FAR = "FAR"

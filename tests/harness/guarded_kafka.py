@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from confluent_kafka import admin
 
-from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 
 _ANSWER_SECONDS_MAX = 30.0
 

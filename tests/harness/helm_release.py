@@ -12,7 +12,7 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from forebay_sandbox.kubernetes import LocalKubernetes
+    from forebay_sandbox.testing.kubernetes import LocalKubernetes
 
 CHART = Path(__file__).parents[2] / "helm" / "forebay"
 # Far more than a rollout of pods that kwok plays takes, also on a busy machine.

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.cimpl import NewTopic
 
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from forebay_sandbox.kafka_secure import Acl, SecureKafka
+from forebay_sandbox.testing.kafka_secure import Acl, SecureKafka
 from forebay_schemas.kafka.connection import KafkaConnection
 from harness.forebay_command import ForebayCommand
 

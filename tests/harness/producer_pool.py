@@ -9,7 +9,7 @@ from confluent_kafka import Message
 
 from forebay_producer import Producer, ProducerSettings
 from forebay_producer.cluster.topic_admin import TopicAdmin
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import Pool
 from harness.forebay_command import ForebayCommand

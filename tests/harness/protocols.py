@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from forebay_sandbox.kafka_spec import ClusterSpec
+from forebay_sandbox.kafka.spec import ClusterSpec
 
 PROTOCOLS: Final = ("cooperative-sticky", "consumer")
 

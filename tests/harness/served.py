@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forebay_sandbox.engine_process import EngineProcess, running_engine
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.process import EngineProcess, running_engine
+from forebay_sandbox.kafka.access import KafkaAccess
 from harness.live_pool import LivePool
 from harness.worker_process import WorkerProcess
 from harness.workers import running_workers

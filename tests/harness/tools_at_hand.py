@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox import tools
+from forebay_sandbox.testing import tools
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_sandbox.engine_process import call
+from forebay_sandbox.engine.process import call
 from harness.waiting import PATIENCE_SECONDS, wait_until
 
 # The command itself, in a process that ends with this one however this one ends.

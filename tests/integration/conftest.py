@@ -9,9 +9,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka import LocalKafka
-    from forebay_sandbox.kafka_access import KafkaAccess
-    from forebay_sandbox.kafka_secure import SecureKafka
+    from forebay_sandbox.kafka.access import KafkaAccess
+    from forebay_sandbox.kafka.local import LocalKafka
+    from forebay_sandbox.testing.kafka_secure import SecureKafka
     from harness.producer_pool import ProducerPool
 
 
@@ -37,7 +37,7 @@ def brisk_kafka(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalKafka]:
     """A broker on which members of both protocols are soon heard of and soon missed."""
-    from forebay_sandbox.kafka import local_kafka
+    from forebay_sandbox.kafka.local import local_kafka
     from harness.protocols import BRISK
 
     with local_kafka(BRISK, log_dir=tmp_path_factory.mktemp("brisk-kafka-log")) as cluster:
@@ -50,7 +50,7 @@ def secure_kafka(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[SecureKafka]:
     """A locked-down broker with every kind of listener, shared: tests use names of their own in it."""
-    from forebay_sandbox.kafka_secure import secure_kafka
+    from forebay_sandbox.testing.kafka_secure import secure_kafka
 
     log_dir = tmp_path_factory.mktemp("secure-kafka-log")
     with secure_kafka(clients={"oauth-client": "oauth-secret"}, log_dir=log_dir) as secure:

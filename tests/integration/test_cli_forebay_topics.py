@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     ResourceType,
 )
 
-from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka.local import free_port
 from harness.forebay_command import ForebayCommand
 from harness.producer_pool import ProducerPool
 

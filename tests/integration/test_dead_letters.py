@@ -21,8 +21,8 @@ from harness.forebay_command import ForebayCommand
 from harness.live_pool import envelope
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.engine.process import EngineProcess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.live_pool import LivePool
     from harness.workers import NewWorker
 

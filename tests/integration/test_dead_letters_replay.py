@@ -22,7 +22,7 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     import subprocess
 
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool
     from harness.workers import NewWorker
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.kafka import free_port
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.proxy import BLACK_HOLE, PASS, TcpProxy
+from forebay_sandbox.kafka.local import free_port
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
 from harness.dead_letters import replay
 from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write
 from harness.signals import frozen
@@ -23,8 +23,8 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka import LocalKafka
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from forebay_sandbox.kafka.local import LocalKafka
+    from forebay_sandbox.testing.pytest_plugin import NewKafka
     from harness.live_pool import LivePool, NewPool
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

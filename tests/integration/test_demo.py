@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forebay_sandbox.engine_process import call
-from forebay_sandbox.kafka_access import KafkaAccess
+from forebay_sandbox.engine.process import call
+from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_sandbox.process import processes_of
 from harness.waiting import wait_until
 

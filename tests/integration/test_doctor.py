@@ -13,13 +13,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     ResourceType,
 )
 
-from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka.local import free_port
 from harness.doctor import Case, backend, black_hole, examine, examine_all
 from harness.nvml_stub import DRIVER_NOT_LOADED, NvmlStub, gpu_state
 
 if TYPE_CHECKING:
-    from forebay_sandbox.kafka_access import KafkaAccess
-    from forebay_sandbox.schema_registry import LocalRegistry
+    from forebay_sandbox.kafka.access import KafkaAccess
+    from forebay_sandbox.testing.schema_registry import LocalRegistry
     from harness.producer_pool import ProducerPool
     from harness.served import Served
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.kafka_secure import Acl
+from forebay_sandbox.testing.kafka_secure import Acl
 from harness.doctor import examine
 from harness.live_pool import LivePool
 from harness.locked_down import forebay_as, grant_roles, write_properties
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from forebay_sandbox.kafka_secure import SecureKafka
+    from forebay_sandbox.testing.kafka_secure import SecureKafka
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import EngineProcess, call, running_engine
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import EngineProcess, call, running_engine
 from forebay_sandbox.errors import SandboxError
 
 if TYPE_CHECKING:

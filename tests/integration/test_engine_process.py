@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from forebay_sandbox.engine_process import EngineProcess, EngineStartError, call, running_engine
+from forebay_sandbox.engine.process import EngineProcess, EngineStartError, call, running_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENGINE = [sys.executable, "-m", "forebay_sandbox.engine_cli"]
+ENGINE = [sys.executable, "-m", "forebay_sandbox.engine.cli"]
 
 
 def run_engine(*options: str) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,7 @@ def test_sigterm_stops_it_at_once_and_cleanly(tmp_path: Path) -> None:
 def test_a_killed_parent_takes_the_engine_along() -> None:
     program = (
         "import signal\n"
-        "from forebay_sandbox.engine_process import running_engine\n"
+        "from forebay_sandbox.engine.process import running_engine\n"
         "with running_engine() as engine:\n"
         "    print(engine.process.pid, flush=True)\n"
         "    signal.pause()\n"

@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_server import EngineServer
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.server import EngineServer
 from forebay_schemas.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka_access import KafkaAccess
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from forebay_sandbox.kafka.access import KafkaAccess
+    from forebay_sandbox.testing.pytest_plugin import NewKafka
     from harness.served import Served
 
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from forebay_sandbox.engine_process import call
+from forebay_sandbox.engine.process import call
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forebay_sandbox.foreign_engines import ForeignEngine
+    from forebay_sandbox.testing.foreign_engines import ForeignEngine
 
 
 def assert_answers_a_chat(foreign: ForeignEngine) -> None:
@@ -60,7 +60,7 @@ def test_a_killed_parent_takes_its_engine_along(tmp_path: Path, opened: str) -> 
     program = f"""
 import signal, sys
 from pathlib import Path
-from forebay_sandbox.foreign_engines import running_llamacpp, running_xpyd
+from forebay_sandbox.testing.foreign_engines import running_llamacpp, running_xpyd
 with {opened} as foreign:
     print(foreign.process.pid, flush=True)
     signal.pause()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from forebay_sandbox.engine_process import EngineProcess, call
-from forebay_sandbox.kafka import free_port
+from forebay_sandbox.engine.process import EngineProcess, call
+from forebay_sandbox.kafka.local import free_port
 from forebay_schemas.contract.tiers import Tier
 from harness.contained import USER, Image, require_namespaces
 from harness.live_pool import envelope

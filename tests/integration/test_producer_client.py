@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Message
 
 from forebay_producer import Producer, ProducerClosedError, RecordTooLargeError, Submitted
-from forebay_sandbox.pytest_plugin import NewKafka
+from forebay_sandbox.testing.pytest_plugin import NewKafka
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.errors import BrokerUnreachableError, EnvelopeError, ForebayError, TopicMissingError, UsageError

@@ -16,21 +16,21 @@ import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from forebay_sandbox import kafka as kafka_module
 from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
-from forebay_sandbox.kafka import LocalKafka, free_port, running_kafka
-from forebay_sandbox.kafka_access import KafkaAccess
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.kafka_tools import console_producer, run_tool
+from forebay_sandbox.kafka import local as kafka_module
+from forebay_sandbox.kafka.access import KafkaAccess
+from forebay_sandbox.kafka.local import LocalKafka, free_port, running_kafka
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.kafka.tools import console_producer, run_tool
 from forebay_sandbox.process import processes_of
-from forebay_sandbox.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
+from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_schemas.kafka.connection import KafkaConnection, create_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from forebay_sandbox.testing.pytest_plugin import NewKafka
 
 _COMMAND = [sys.executable, "-c", "from forebay_sandbox.cli import main; main()", "kafka"]
 _LONG_SECONDS = 60.0
@@ -292,7 +292,7 @@ def test_a_cluster_that_is_given_is_used_and_left_alone(kafka: KafkaAccess, monk
 
 _OWNER = """
 import sys, time
-from forebay_sandbox.kafka import local_kafka
+from forebay_sandbox.kafka.local import local_kafka
 with local_kafka() as cluster:
     print(cluster.token, cluster.data_dir, flush=True)
     time.sleep(600)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_sandbox.kafka_secure import PLAIN_USER
+from forebay_sandbox.testing.kafka_secure import PLAIN_USER
 from forebay_schemas.kafka.connection import KafkaConnection
 from harness.live_pool import LivePool
 from harness.locked_down import forebay_as, grant_roles, write_properties
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from forebay_sandbox.kafka_secure import SecureKafka
+    from forebay_sandbox.testing.kafka_secure import SecureKafka
 
 pytestmark = pytest.mark.long
 

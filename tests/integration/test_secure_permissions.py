@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from forebay_sandbox.kafka_secure import Acl, SecureKafka
+    from forebay_sandbox.testing.kafka_secure import Acl, SecureKafka
     from forebay_schemas.kafka.connection import KafkaConnection
     from harness.forebay_command import ForebayCommand
 

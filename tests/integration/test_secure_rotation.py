@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_producer import Producer
-from forebay_sandbox.kafka_secure import secure_kafka
+from forebay_sandbox.testing.kafka_secure import secure_kafka
 from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, envelope
@@ -19,8 +19,8 @@ from harness.workers import running_workers
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forebay_sandbox.kafka_access import KafkaAccess
-    from forebay_sandbox.kafka_secure import SecureKafka
+    from forebay_sandbox.kafka.access import KafkaAccess
+    from forebay_sandbox.testing.kafka_secure import SecureKafka
     from harness.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.long

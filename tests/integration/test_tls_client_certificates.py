@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from cryptography import x509
 
-from forebay_sandbox.certificates import Authority
+from forebay_sandbox.testing.certificates import Authority
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
 from harness.waiting import wait_until

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_sandbox.engine_process import EngineProcess, running_engine
+from forebay_sandbox.engine.process import EngineProcess, running_engine
 from forebay_schemas.contract.tiers import Tier
 from harness.dead_letters import command_of, replay
 from harness.live_pool import LivePool, chat, envelope
@@ -25,7 +25,7 @@ from harness.workers import running_workers
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker
 

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import Tier
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope

@@ -15,7 +15,7 @@ from harness.worker_process import Ended, run_worker_command
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
 
 BACKEND = {"FOREBAY_BACKEND_URL": "http://127.0.0.1:9"}
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.engine_process import running_engine
-from forebay_sandbox.kafka import LocalKafka, local_kafka
+from forebay_sandbox.engine.process import running_engine
+from forebay_sandbox.kafka.local import LocalKafka, local_kafka
 from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.commits import CommitWatch
 from harness.gate import HANDLER, Gate

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import EngineProcess
-from forebay_sandbox.foreign_engines import ForeignEngine
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import EngineProcess
+from forebay_sandbox.testing.foreign_engines import ForeignEngine
 from forebay_schemas.contract.calibration import Calibration, read_calibration
 from forebay_worker.settings import load_worker_settings
 from harness.nvml_stub import NvmlStub, gpu_state

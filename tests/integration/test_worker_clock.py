@@ -24,7 +24,7 @@ from harness.workers import running_workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.worker_process import WorkerProcess
 
 HOUR_SECONDS = 3_600

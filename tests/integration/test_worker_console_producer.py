@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from forebay_sandbox.kafka_tools import console_producer
+from forebay_sandbox.kafka.tools import console_producer
 from forebay_schemas.contract.tiers import Tier
 
 if TYPE_CHECKING:

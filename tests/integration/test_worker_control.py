@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_producer import ControlAction, ControlOutcome, Producer, Submitted
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.executions import read_executions
@@ -20,7 +20,7 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.workers import NewWorker
 
 CANCELLED, EXPEDITED = ControlOutcome.CANCELLED, ControlOutcome.EXPEDITED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_producer import ControlAction, Handle, Producer
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from harness.executions import read_executions
 from harness.live_pool import LivePool, chat
 

@@ -14,7 +14,7 @@ from harness.live_pool import envelope
 if TYPE_CHECKING:
     from confluent_kafka import Message
 
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool, NewPool, Place
     from harness.served import Served
     from harness.workers import NewWorker

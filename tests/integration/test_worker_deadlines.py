@@ -12,7 +12,7 @@ from harness.signals import frozen
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool
     from harness.served import Served
     from harness.workers import NewWorker

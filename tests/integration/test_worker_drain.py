@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import Tier
 from harness.commits import Commits
 from harness.executions import read_executions
@@ -19,7 +19,7 @@ from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool, NewPool
     from harness.workers import NewWorker
 

@@ -11,8 +11,8 @@ from forebay_worker.signals.readings import EngineReading
 from harness.waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
-    from forebay_sandbox.foreign_engines import ForeignEngine
+    from forebay_sandbox.engine.process import EngineProcess
+    from forebay_sandbox.testing.foreign_engines import ForeignEngine
 
 
 def first_reading(url: str) -> EngineReading:

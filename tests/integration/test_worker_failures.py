@@ -18,7 +18,7 @@ from harness.workers import running_workers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.served import Served
 
 _WHOLE: dict[str, Any] = {

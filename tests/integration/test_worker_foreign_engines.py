@@ -8,7 +8,7 @@ from forebay_schemas.contract.tiers import TIERS
 from harness.live_pool import envelope
 
 if TYPE_CHECKING:
-    from forebay_sandbox.foreign_engines import ForeignEngine
+    from forebay_sandbox.testing.foreign_engines import ForeignEngine
     from harness.live_pool import LivePool
     from harness.workers import NewWorker
 

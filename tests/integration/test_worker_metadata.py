@@ -20,7 +20,7 @@ from harness.protocols import PROTOCOLS, protocol_properties
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.kafka import LocalKafka
+    from forebay_sandbox.kafka.local import LocalKafka
     from harness.live_pool import LivePool, NewPool
     from harness.workers import NewWorker
 

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from contract import surface
-from forebay_sandbox.kafka_spec import ClusterSpec
+from forebay_sandbox.kafka.spec import ClusterSpec
 from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.gate import HANDLER
 from harness.live_pool import chat, envelope
@@ -20,9 +20,9 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from forebay_sandbox.engine_process import EngineProcess
-    from forebay_sandbox.kafka import LocalKafka
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from forebay_sandbox.engine.process import EngineProcess
+    from forebay_sandbox.kafka.local import LocalKafka
+    from forebay_sandbox.testing.pytest_plugin import NewKafka
     from harness.live_pool import NewPool
     from harness.served import Served
     from harness.workers import NewWorker

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope

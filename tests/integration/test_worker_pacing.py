@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ExitCode
 from harness.live_pool import chat, envelope
@@ -19,7 +19,7 @@ from harness.nvml_stub import NvmlStub, gpu_state
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
+    from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool
     from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import TIERS
 from harness.commits import CommitWatch
 from harness.live_pool import chat, envelope

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.kafka import local_kafka
+from forebay_sandbox.kafka.local import local_kafka
 from forebay_schemas.contract.tiers import Tier
 from harness.gate import HANDLER, Gate
 from harness.guarded_kafka import DESCRIBE, GUARDED, READ, WRITE, denied, worker_properties
@@ -19,7 +19,7 @@ from harness.waiting import wait_until
 from harness.workers import running_workers
 
 if TYPE_CHECKING:
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.worker_process import WorkerProcess
 
 TURN_SECONDS = 1.0

@@ -14,9 +14,9 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from forebay_producer import Producer, ProducerSettings
-from forebay_sandbox.kafka import free_port
-from forebay_sandbox.proxy import CUT, PASS, TcpProxy
-from forebay_sandbox.schema_registry import LocalRegistry
+from forebay_sandbox.kafka.local import free_port
+from forebay_sandbox.testing.proxy import CUT, PASS, TcpProxy
+from forebay_sandbox.testing.schema_registry import LocalRegistry
 from forebay_schemas.contract.headers import record_headers
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier

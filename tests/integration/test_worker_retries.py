@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from forebay_sandbox.engine_process import running_engine
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from forebay_sandbox.kafka_access import KafkaAccess
+    from forebay_sandbox.kafka.access import KafkaAccess
     from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker
 

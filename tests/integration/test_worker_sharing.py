@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.engine_physics import EnginePhysics
-from forebay_sandbox.engine_process import running_engine
-from forebay_sandbox.kafka import LocalKafka, free_port
-from forebay_sandbox.kafka_spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.proxy import BLACK_HOLE, PASS, TcpProxy
+from forebay_sandbox.engine.physics import EnginePhysics
+from forebay_sandbox.engine.process import running_engine
+from forebay_sandbox.kafka.local import LocalKafka, free_port
+from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
+from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
 from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
@@ -24,8 +24,8 @@ from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from forebay_sandbox.engine_process import EngineProcess
-    from forebay_sandbox.pytest_plugin import NewKafka
+    from forebay_sandbox.engine.process import EngineProcess
+    from forebay_sandbox.testing.pytest_plugin import NewKafka
     from harness.live_pool import LivePool, NewPool
     from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker

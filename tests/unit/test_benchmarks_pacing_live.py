@@ -7,7 +7,7 @@ from benchmarks.pacing.workloads import Arrival
 from benchmarks.pacing_live.drive import Look, Record
 from benchmarks.pacing_live.judge import broken_promises, figures_of, recovery_of, time_ratio
 
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from forebay_sandbox.demo_ledger import DirectCall, DirectOutcome, Ledger, executed_more_than_once, series_of
-from forebay_sandbox.demo_picture import draw
-from forebay_sandbox.demo_report import Figures, Percentiles, as_json, broken_promises, figures_of
-from forebay_sandbox.demo_samples import Sample
-from forebay_sandbox.demo_traffic import Arrival
-from forebay_sandbox.demo_view import bars, plot, report_table
+from forebay_sandbox.demo.ledger import DirectCall, DirectOutcome, Ledger, executed_more_than_once, series_of
+from forebay_sandbox.demo.picture import draw
+from forebay_sandbox.demo.report import Figures, Percentiles, as_json, broken_promises, figures_of
+from forebay_sandbox.demo.samples import Sample
+from forebay_sandbox.demo.traffic import Arrival
+from forebay_sandbox.demo.view import bars, plot, report_table
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from forebay_sandbox.demo_traffic import OUTPUT_TOKENS_MAX, PULSE_FACTOR, Pulse, schedule
-from forebay_sandbox.stack import PHYSICS
-from forebay_sandbox.trace import load_trace
+from forebay_sandbox.demo.trace import load_trace
+from forebay_sandbox.demo.traffic import OUTPUT_TOKENS_MAX, PULSE_FACTOR, Pulse, schedule
+from forebay_sandbox.stack.stack import PHYSICS
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
 

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from forebay_sandbox.demo_ledger import Passage
-from forebay_sandbox.drawing_handler import (
+from forebay_sandbox.demo.ledger import Passage
+from forebay_sandbox.drawing.handler import (
     JITTER_SHARE,
     LOG_VARIABLE,
     SECONDS_VARIABLE,
@@ -24,8 +24,8 @@ from forebay_sandbox.drawing_handler import (
     drawing_seconds,
     png_of,
 )
-from forebay_sandbox.drawing_picture import draw as draw_picture
-from forebay_sandbox.drawing_report import (
+from forebay_sandbox.drawing.picture import draw as draw_picture
+from forebay_sandbox.drawing.report import (
     DrawingFigures,
     Fee,
     Kind,
@@ -35,7 +35,7 @@ from forebay_sandbox.drawing_report import (
     drawing_figures,
     savings_of,
 )
-from forebay_sandbox.drawing_users import (
+from forebay_sandbox.drawing.users import (
     BURST_FREE,
     EARLY_PAID,
     SLOTS_A_WORKER,
@@ -44,9 +44,9 @@ from forebay_sandbox.drawing_users import (
     User,
     users,
 )
-from forebay_sandbox.drawing_view import report_table
-from forebay_sandbox.engine_ledger import executed_ids
-from forebay_sandbox.stack import WORKERS
+from forebay_sandbox.drawing.view import report_table
+from forebay_sandbox.engine.ledger import executed_ids
+from forebay_sandbox.stack.stack import WORKERS
 from forebay_schemas.contract.control import ControlOutcome
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forebay_sandbox.engine_faults import FaultPlan, parse_faults
+from forebay_sandbox.engine.faults import FaultPlan, parse_faults
 from forebay_schemas.errors import UsageError
 
 

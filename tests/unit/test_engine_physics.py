@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forebay_sandbox.engine_physics import Admission, ContinuousBatch, EnginePhysics, StepEvents
+from forebay_sandbox.engine.physics import Admission, ContinuousBatch, EnginePhysics, StepEvents
 
 # Round figures, so that each case can be followed in one's head.
 PHYSICS = EnginePhysics(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay_sandbox.engine_protocol import Endpoint, InferenceRequest, parse_request
+from forebay_sandbox.engine.protocol import Endpoint, InferenceRequest, parse_request
 from forebay_schemas.errors import UsageError
 
 MESSAGES = [{"role": "user", "content": "x" * 40}]

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.pacing.bound import bound_requests
 from benchmarks.pacing.workloads import Arrival, Hint, arrivals, physics, workloads
 
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import Tier
 
 SECOND = EnginePhysics(a_seconds=0.0, b_seconds=1.0, c_seconds=0.0)

@@ -10,7 +10,7 @@ from benchmarks.pacing.shared_front import Scale, SharedFront
 from benchmarks.pacing.virtual import Engine, Ledger, Run, VirtualClock, run
 from benchmarks.pacing.workloads import Arrival
 
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import Tier
 
 SMALL = EnginePhysics(a_seconds=0.010, b_seconds=0.002, c_seconds=0.00006, max_num_seqs=128)

@@ -9,7 +9,7 @@ from benchmarks.pacing.scores import score
 from benchmarks.pacing.virtual import OVERLOADED, Engine, Fault, Ledger, MakeFront, Run, VirtualClock, run
 from benchmarks.pacing.workloads import Arrival, alone_seconds, physics, work_seconds
 
-from forebay_sandbox.engine_physics import EnginePhysics
+from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.policies.fixed import FixedLimit
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forebay_sandbox.errors import JarsError, PrerequisiteMissingError
-from forebay_sandbox.jars import kafka_jars
-from forebay_sandbox.java import Java
+from forebay_sandbox.kafka.jars import kafka_jars
+from forebay_sandbox.kafka.java import Java
 
 _JAVA = Java(executable=Path("/java/bin/java"), home=Path("/java"), version=17, release="17.0.1")
 _FETCH = 'mkdir -p jars; echo kafka > jars/kafka_2.13-4.4.0.jar; echo log > jars/log4j.jar; echo run >> "$RUNS"'
@@ -72,7 +72,8 @@ def test_a_damaged_cache_is_noticed_and_fetched_again(runs: Path, damage: object
 def test_two_processes_at_once_fetch_once(runs: Path, tmp_path: Path) -> None:
     _maven(tmp_path, f"{_FETCH}; sleep 0.5")
     script = (
-        "from pathlib import Path; from forebay_sandbox.jars import kafka_jars; from forebay_sandbox.java import Java\n"
+        "from pathlib import Path; from forebay_sandbox.kafka.jars import kafka_jars\n"
+        "from forebay_sandbox.kafka.java import Java\n"
         "print(kafka_jars(Java(executable=Path('/java/bin/java'), home=Path('/java'), version=17, release='')))"
     )
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_sandbox.errors import PrerequisiteMissingError
-from forebay_sandbox.java import find_java
+from forebay_sandbox.kafka.java import find_java
 
 if TYPE_CHECKING:
     from pathlib import Path

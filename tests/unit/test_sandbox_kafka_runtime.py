@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.java import Java
-from forebay_sandbox.kafka_runtime import KafkaRuntime
+from forebay_sandbox.kafka.java import Java
+from forebay_sandbox.kafka.runtime import KafkaRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable

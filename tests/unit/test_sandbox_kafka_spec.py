@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay_sandbox.kafka_spec import (
+from forebay_sandbox.kafka.spec import (
     BrokerSpec,
     ClusterSpec,
     Listener,

@@ -11,7 +11,7 @@ import pytest
 
 from forebay_sandbox.dashboards_model import COLUMNS, POOL, Dashboard, Row, as_json, graph, stat
 from forebay_sandbox.dashboards_picture import Span, draw, formatted
-from forebay_sandbox.prometheus import LocalPrometheus, Series, in_quick_time, jobs_of, with_values
+from forebay_sandbox.stack.prometheus import LocalPrometheus, Series, in_quick_time, jobs_of, with_values
 
 
 @pytest.mark.parametrize(

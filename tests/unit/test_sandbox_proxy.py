@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
+from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

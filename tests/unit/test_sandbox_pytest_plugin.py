@@ -58,7 +58,7 @@ def test_a_given_cluster_is_used_and_no_java_is_looked_for(tmp_path: Path) -> No
 
 def test_loading_the_plugin_imports_nothing_heavy() -> None:
     script = (
-        "import sys, pytest; before = set(sys.modules); import forebay_sandbox.pytest_plugin\n"
+        "import sys, pytest; before = set(sys.modules); import forebay_sandbox.testing.pytest_plugin\n"
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from forebay_sandbox.stack import backend_settings
-from forebay_sandbox.stack_service import StackStatus, next_steps
+from forebay_sandbox.stack.service import StackStatus, next_steps
+from forebay_sandbox.stack.stack import backend_settings
 from forebay_worker.settings import WorkerSettings
 
 STATUS = StackStatus(

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from forebay_sandbox import tools
 from forebay_sandbox.cli import app
 from forebay_sandbox.errors import PrerequisiteMissingError
-from forebay_sandbox.tools import ToolUnavailableError
+from forebay_sandbox.testing import tools
+from forebay_sandbox.testing.tools import ToolUnavailableError
 from forebay_schemas.errors import UsageError
 
 # The last argument but one is the output: `go build ... -o OUTPUT PACKAGE`.
@@ -67,7 +67,7 @@ def test_a_tool_is_built_once(runs: Path) -> None:
 
 def test_two_processes_at_once_build_once(runs: Path, tmp_path: Path) -> None:
     program(tmp_path, "go", f"sleep 0.5\n{_GO}")
-    script = "from forebay_sandbox import tools; print(tools.helm())"
+    script = "from forebay_sandbox.testing import tools; print(tools.helm())"
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {one.communicate(timeout=30)[0] for one in both}
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 from confluent_kafka import KafkaError
 
-from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka.local import free_port
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.doctor.clock import ProbeTimes, Skew, skew_finding, skew_of
 from forebay_schemas.doctor.credentials import credentials_findings

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay_sandbox.certificates import Authority
+from forebay_sandbox.testing.certificates import Authority
 from forebay_schemas.kafka.principal import ANONYMOUS, mechanism_of, principal_of
 
 if TYPE_CHECKING:

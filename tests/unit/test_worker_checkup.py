@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay_sandbox.kafka import free_port
+from forebay_sandbox.kafka.local import free_port
 from forebay_schemas.doctor.findings import Status
 from forebay_worker.doctor.answers import Answered, Call, answer_finding, calls_for, next_is_worth_it
 from forebay_worker.doctor.gpu import check_gpu

@@ -6,9 +6,10 @@ import sys
 
 import typer
 
-from forebay_sandbox import kafka_cli, tools_cli
-from forebay_sandbox.demo_cli import add_demo_commands
-from forebay_sandbox.engine_cli import add_engine_command
+from forebay_sandbox.demo.cli import add_demo_commands
+from forebay_sandbox.engine.cli import add_engine_command
+from forebay_sandbox.kafka import commands as kafka_cli
+from forebay_sandbox.testing import tools_cli
 from forebay_schemas.errors import ForebayError
 
 app = typer.Typer(

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from forebay_sandbox.dashboards_model import COLUMNS
-from forebay_sandbox.demo_picture import MUTED, STYLE
-from forebay_sandbox.prometheus import LocalPrometheus, Series, with_values
+from forebay_sandbox.demo.picture import MUTED, STYLE
+from forebay_sandbox.stack.prometheus import LocalPrometheus, Series, with_values
 
 _COLUMN_INCHES: Final = 0.72
 _ROW_INCHES: Final = 0.37

@@ -13,16 +13,17 @@ import time
 from pathlib import Path
 from typing import Final
 
-from forebay_sandbox import incident, tools
 from forebay_sandbox.dashboards_picture import Span, draw
-from forebay_sandbox.demo_load import Traffic
-from forebay_sandbox.demo_run import Stage, live, stage
-from forebay_sandbox.demo_traffic import Pulse, schedule
-from forebay_sandbox.demo_view import live_line, live_table
+from forebay_sandbox.demo.load import Traffic
+from forebay_sandbox.demo.stage import Stage, live, stage
+from forebay_sandbox.demo.trace import load_trace
+from forebay_sandbox.demo.traffic import Pulse, schedule
+from forebay_sandbox.demo.view import live_line, live_table
 from forebay_sandbox.errors import SandboxError
-from forebay_sandbox.prometheus import LocalPrometheus, in_quick_time, jobs_of, running_prometheus
-from forebay_sandbox.stack import Stack, client_environment, end_workers
-from forebay_sandbox.trace import load_trace
+from forebay_sandbox.stack import incident
+from forebay_sandbox.stack.prometheus import LocalPrometheus, in_quick_time, jobs_of, running_prometheus
+from forebay_sandbox.stack.stack import Stack, client_environment, end_workers
+from forebay_sandbox.testing import tools
 from forebay_schemas.clock import SystemClock
 
 FASTER: Final = 10.0

@@ -1,0 +1,212 @@
+"""The demo's load: the pulse through Forebay and, at the same moments, straight at an identical engine.
+
+`Traffic.run` runs on one asyncio event loop, speaks Kafka and HTTP, and uses the machine's clocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+from confluent_kafka import KafkaError, Message, Producer
+
+from forebay_sandbox.demo.direct import call_directly, direct_session
+from forebay_sandbox.demo.ledger import DirectCall, DirectOutcome, Ledger, Passage
+from forebay_sandbox.demo.results import ResultsReader
+from forebay_sandbox.demo.samples import NOTHING_YET, Sample, Sampler
+from forebay_sandbox.demo.traffic import Arrival, Pulse
+from forebay_sandbox.demo.view import Now, TierNow
+from forebay_sandbox.stack.stack import MODEL, Stack
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
+from forebay_schemas.kafka.connection import create_client, producer_config
+
+LEAD_SECONDS: Final = 1.5
+"""From the making of the clients to the first request: a young broker takes a second to give producers their ids."""
+
+STALLED_SECONDS_MAX: Final = 30.0
+"""No outcome for so long after the last request was sent: what is accepted and open is lost."""
+
+_POLL_SECONDS: Final = 0.01
+_SHOW_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRecord:
+    """What came of all requests."""
+
+    ids: set[str]
+    """Of the accepted ones."""
+    passages: list[Passage]
+    direct: list[DirectCall]
+    samples: list[Sample]
+    refused_by_broker: list[str]
+    """The errors of those that the broker did not take."""
+
+
+class Traffic:
+    """One run of the traffic: every arrival is sent both ways when it is due. ``show`` is called twice a second."""
+
+    def __init__(
+        self,
+        *,
+        stack: Stack,
+        direct_url: str,
+        pulse: Pulse,
+        arrivals: Sequence[Arrival],
+        clock: Clock,
+        show: Callable[[Now], None],
+    ) -> None:
+        self._stack = stack
+        self._direct_url = direct_url
+        self._pulse = pulse
+        self._arrivals = arrivals
+        self._clock = clock
+        self._show = show
+        self._pool = Pool(stack.pool)
+        self._codec = JsonCodec()
+        self._started = clock.monotonic() + LEAD_SECONDS
+        self._ledger = Ledger(started_wall_ms=clock.wall_ms() + round(LEAD_SECONDS * 1000))
+        self._direct: list[DirectCall] = []
+        self._refused: list[str] = []
+        self._last_outcome_seconds = 0.0
+        self._samples = [NOTHING_YET]
+
+    async def run(self) -> TrafficRecord:
+        """Returns when each request has ended, or nothing has ended for `STALLED_SECONDS_MAX`."""
+        loop = asyncio.get_running_loop()
+        connection = self._stack.kafka.connection
+        config = producer_config(connection, client_id="forebay-demo", record_bytes_max=REQUEST_BYTES_MAX)
+        producer = create_client(Producer, config)
+
+        def take(results: list[Result]) -> None:
+            loop.call_soon_threadsafe(self._end, results, self._now())
+
+        with ResultsReader(connection, topic=self._pool.results, take=take):
+            async with direct_session() as session, asyncio.TaskGroup() as tasks:
+                sending = tasks.create_task(self._send(producer, session))
+                background = [
+                    tasks.create_task(self._serve_callbacks(producer)),
+                    tasks.create_task(self._keep_showing()),
+                    tasks.create_task(self._keep_sampling(session)),
+                ]
+                calls = await sending
+                await self._wait_for_outcomes(producer)
+                await asyncio.gather(*calls)
+                for task in background:
+                    task.cancel()
+        self._show(self._snapshot())
+        return TrafficRecord(
+            ids=self._ledger.ids(),
+            passages=self._ledger.passages(),
+            direct=self._direct,
+            samples=self._samples,
+            refused_by_broker=self._refused,
+        )
+
+    def _now(self) -> float:
+        """Seconds since the traffic's start."""
+        return self._clock.monotonic() - self._started
+
+    async def _send(self, producer: Producer, session: aiohttp.ClientSession) -> list[asyncio.Task[None]]:
+        calls = []
+        for arrival in self._arrivals:
+            await asyncio.sleep(arrival.at_seconds - self._now())
+            self._submit(producer, arrival)
+            calls.append(asyncio.create_task(self._call_directly(session, arrival)))
+        return calls
+
+    def _submit(self, producer: Producer, arrival: Arrival) -> None:
+        request_id = str(uuid.uuid4())
+        fields = {
+            "request_id": request_id,
+            "biz_type": "chat_completion",
+            "priority": arrival.tier,
+            "ttl_ms": arrival.ttl_ms,
+            "payload": arrival.payload(model=MODEL),
+        }
+
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is None:
+                self._ledger.accept(request_id, arrival, at_seconds=self._now())
+            else:
+                self._refused.append(error.str())
+
+        producer.produce(
+            self._pool.requests(arrival.tier),
+            key=request_id,
+            value=self._codec.encode(fields),
+            on_delivery=delivered,
+        )
+
+    async def _call_directly(self, session: aiohttp.ClientSession, arrival: Arrival) -> None:
+        call = await call_directly(session, arrival, base_url=self._direct_url, model=MODEL, now=self._now)
+        self._direct.append(call)
+
+    def _end(self, results: list[Result], at_seconds: float) -> None:
+        for result in results:
+            self._ledger.end(result, at_seconds=at_seconds)
+        self._last_outcome_seconds = at_seconds
+
+    async def _wait_for_outcomes(self, producer: Producer) -> None:
+        sent_seconds = self._now()
+        while True:
+            if not len(producer) and not self._ledger.open_in_all():
+                return
+            if self._now() - max(sent_seconds, self._last_outcome_seconds) > STALLED_SECONDS_MAX:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _serve_callbacks(self, producer: Producer) -> None:
+        while True:
+            producer.poll(0)
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _keep_showing(self) -> None:
+        while True:
+            self._show(self._snapshot())
+            await asyncio.sleep(_SHOW_SECONDS)
+
+    async def _keep_sampling(self, session: aiohttp.ClientSession) -> None:
+        worker_urls = [worker.url for worker in self._stack.workers]
+        sampler = Sampler(session, worker_urls=worker_urls, engine_url=self._stack.engines[0].url, now=self._now)
+        while True:
+            self._samples.append(await sampler.ask())
+            await asyncio.sleep(_SHOW_SECONDS)
+
+    def _snapshot(self) -> Now:
+        now = max(0.0, self._now())
+        outcomes = [call.outcome for call in self._direct]
+        answered = outcomes.count(DirectOutcome.COMPLETED)
+        return Now(
+            at_seconds=now,
+            total_seconds=self._pulse.total_seconds,
+            rate_per_second=self._pulse.rate_at(now),
+            tiers={tier: self._tier_now(tier) for tier in TIERS},
+            limit_requests=self._samples[-1].limit_requests,
+            engine_busy_share=self._samples[-1].engine_busy_share,
+            direct_completed=answered,
+            direct_refused=len(outcomes) - answered,
+        )
+
+    def _tier_now(self, tier: Tier) -> TierNow:
+        ledger = self._ledger
+        # The workers were asked up to half a second ago; what has ended since then is not in flight any more.
+        in_flight = min(self._samples[-1].in_flight[tier], ledger.open(tier))
+        ended = {status: ledger.ended(tier, status) for status in Status}
+        return TierNow(
+            arrived=ledger.accepted(tier),
+            waiting=ledger.open(tier) - in_flight,
+            in_flight=in_flight,
+            completed=ended[Status.COMPLETED],
+            expired=ended[Status.EXPIRED],
+            failed=sum(ended.values()) - ended[Status.COMPLETED] - ended[Status.EXPIRED],
+        )

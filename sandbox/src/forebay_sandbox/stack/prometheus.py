@@ -1,0 +1,185 @@
+"""A real Prometheus on this machine that scrapes a stack and judges the chart's rules. Starts and ends a process.
+
+It ends with the run whose token it carries; what it stores lies in a folder of the caller's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from forebay_sandbox.engine.process import call, end_process
+from forebay_sandbox.errors import SandboxError
+from forebay_sandbox.kafka.local import free_port
+from forebay_sandbox.kafka.spec import HOST
+from forebay_sandbox.process import RunRecord, Watchdog, clean_up_after_crashed_runs, new_token, token_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_SECONDS_MAX: Final = 60
+_LOG_LINES: Final = 15
+_SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3600}
+
+
+class PrometheusError(SandboxError):
+    """Prometheus ended, did not answer in time, or refused a query. The message ends with its own words."""
+
+    reason = "prometheus_failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line over time: its labels, and pairs of epoch seconds and value."""
+
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+
+class LocalPrometheus:
+    """A running Prometheus."""
+
+    def __init__(self, *, url: str) -> None:
+        self.url = url
+
+    def query(self, expr: str) -> list[Series]:
+        """The instant vector of now, a point each. Raises ``PrometheusError``."""
+        result = self._get("query", query=expr)["result"]
+        return [Series(labels=one["metric"], points=[_point(one["value"])]) for one in result]
+
+    def query_range(self, expr: str, *, start: float, end: float, step_seconds: float) -> list[Series]:
+        """What the expression was between two moments (epoch seconds). Raises ``PrometheusError``."""
+        result = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
+        return [Series(labels=one["metric"], points=[_point(pair) for pair in one["values"]]) for one in result]
+
+    def firing(self) -> list[dict[str, Any]]:
+        """The alerts that fire now, with `labels` and `annotations`."""
+        return [alert for alert in self._get("alerts")["alerts"] if alert["state"] == "firing"]
+
+    def targets_up(self) -> dict[str, bool]:
+        """Each target's host:port, and whether its last scrape worked."""
+        active = self._get("targets", state="active")["activeTargets"]
+        return {target["labels"]["instance"]: target["health"] == "up" for target in active}
+
+    def ready(self) -> bool:
+        try:
+            return call(self.url, "GET", "/-/ready")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def _get(self, what: str, **parameters: object) -> dict[str, Any]:
+        status, content = call(self.url, "GET", f"/api/v1/{what}?{urlencode(parameters)}")
+        document: dict[str, Any] = json.loads(content)
+        if status != 200:
+            raise PrometheusError(f"{document.get('error')}: {parameters.get('query', what)}")
+        data: dict[str, Any] = document["data"]
+        return data
+
+
+@contextmanager
+def running_prometheus(
+    *,
+    binary: Path,
+    jobs: Mapping[str, Sequence[str]],
+    rules: str,
+    folder: Path,
+    scrape_seconds: float = 1.0,
+) -> Iterator[LocalPrometheus]:
+    """Scrape the host:port of each job as often as is said and judge ``rules`` (a rule file's text) as often.
+
+    Everything lies in ``folder``, its log in prometheus.log. Ended with the block, and with this process however it
+    ends. Raises ``PrometheusError``.
+    """
+    clean_up_after_crashed_runs()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "rules.yaml").write_text(rules, encoding="utf-8")
+    (folder / "prometheus.json").write_text(_configuration(jobs, scrape_seconds=scrape_seconds), encoding="utf-8")
+    port = free_port()
+    token = new_token()
+    watchdog = Watchdog(RunRecord.of_this_process(token=token, folders_to_delete=()))
+    log_path = folder / "prometheus.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            # The name that it is called by takes any text; as a flag it would refuse the token.
+            [
+                token_option(token),
+                f"--config.file={folder / 'prometheus.json'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={HOST}:{port}",
+            ],
+            executable=binary,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        prometheus = LocalPrometheus(url=f"http://{HOST}:{port}")
+        _wait_until_ready(prometheus, process, log_path)
+        yield prometheus
+    finally:
+        end_process(process)
+        watchdog.close()
+
+
+def jobs_of(*, workers: Sequence[str], exporter: str) -> dict[str, list[str]]:
+    """What `running_prometheus` is to scrape of a stack with these URLs."""
+    return {
+        "forebay-worker": [urlsplit(url).netloc for url in workers],
+        "forebay-exporter": [urlsplit(exporter).netloc],
+    }
+
+
+def with_values(expr: str, *, rate_interval: str) -> str:
+    """A dashboard's expression with everything chosen, as Grafana would send it. Pure."""
+    return re.sub(r"\$\{?(?!__)\w+\}?", ".*", expr.replace("$__rate_interval", rate_interval))
+
+
+def in_quick_time(rules: str, *, factor: float) -> str:
+    """The rule file with every window and `for` so many times as short, for runs that last minutes. Pure.
+
+    Names keep what they say (`:rate5m`), and thresholds what they are.
+    """
+
+    def shorter(match: re.Match[str]) -> str:
+        milliseconds = round(1000 * int(match["number"]) * _SECONDS_OF[match["unit"]] / factor)
+        return f"{match['before']}{milliseconds}ms{match['after']}"
+
+    text = re.sub(r"(?P<before>\[)(?P<number>\d+)(?P<unit>[smh])(?P<after>\])", shorter, rules)
+    return re.sub(r"(?P<before>\bfor: )(?P<number>\d+)(?P<unit>[smh])(?P<after>)$", shorter, text, flags=re.MULTILINE)
+
+
+def _configuration(jobs: Mapping[str, Sequence[str]], *, scrape_seconds: float) -> str:
+    # JSON is YAML too.
+    every = f"{round(1000 * scrape_seconds)}ms"
+    return json.dumps(
+        {
+            "global": {"scrape_interval": every, "scrape_timeout": every, "evaluation_interval": every},
+            "rule_files": ["rules.yaml"],
+            "scrape_configs": [
+                {"job_name": name, "static_configs": [{"targets": list(targets)}]} for name, targets in jobs.items()
+            ],
+        }
+    )
+
+
+def _wait_until_ready(prometheus: LocalPrometheus, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not prometheus.ready():
+        if process.poll() is not None or time.monotonic() > deadline:
+            tail = "\n".join(log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:])
+            raise PrometheusError(f"Prometheus at {prometheus.url} is not ready:\n{tail}")
+        time.sleep(0.1)
+
+
+def _point(pair: Sequence[Any]) -> tuple[float, float]:
+    return float(pair[0]), float(pair[1])

@@ -1,0 +1,4 @@
+"""What only tests use: secured brokers, a Schema Registry, links that break, foreign engines, Kubernetes, tools.
+
+Starts and ends processes, fetches from public registries. Imports kafka and engine.
+"""
