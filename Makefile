@@ -46,7 +46,7 @@ test-unit: bootstrap ## only the tests that need no broker (seconds)
 lint: bootstrap ## ruff and mypy --strict
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src tests benchmarks
+	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks
 
 format: bootstrap ## let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .

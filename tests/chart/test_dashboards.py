@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from forebay_sandbox.dashboards import DASHBOARDS, write_dashboards
-from forebay_sandbox.dashboards_model import COLUMNS, SCHEMA_VERSION
+from dashboards.catalogue import DASHBOARDS, write_dashboards
+from dashboards.model import COLUMNS, SCHEMA_VERSION
 from forebay_sandbox.stack.prometheus import with_values
 
 ROOT = Path(__file__).parents[2]

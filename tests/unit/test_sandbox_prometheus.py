@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from forebay_sandbox.dashboards_model import COLUMNS, POOL, Dashboard, Row, as_json, graph, stat
-from forebay_sandbox.dashboards_picture import Span, draw, formatted
+from dashboards.model import COLUMNS, POOL, Dashboard, Row, as_json, graph, stat
+from dashboards.picture import Span, draw, formatted
 from forebay_sandbox.stack.prometheus import LocalPrometheus, Series, in_quick_time, jobs_of, with_values
 
 

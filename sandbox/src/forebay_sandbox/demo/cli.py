@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -138,19 +141,13 @@ def _dashboards(
     out: Annotated[Path, typer.Option(help="Folder for logs.")] = OUT_FOLDER,
 ) -> None:
     """Write the dashboards into the chart, and draw them with what a real Prometheus says of a demo."""
-    from forebay_sandbox.dashboards import write_dashboards
-
-    for path in write_dashboards(chart / "dashboards"):
-        typer.echo(path)
-    if pictures is None:
-        return
-    # Here, because matplotlib takes half a second to import.
-    from forebay_sandbox.dashboards_run import draw_dashboards
-    from forebay_sandbox.demo.traffic import Pulse
-
-    pulse = Pulse.of(total_seconds=seconds, valley_per_second=10.0)
-    for path in draw_dashboards(chart=chart, pulse=pulse, out=pictures, logs=out):
-        typer.echo(path)
+    # Their sources lie beside the chart, outside this package.
+    options = ["--chart", str(chart), "--seconds", str(seconds), "--out", str(out)]
+    if pictures is not None:
+        options += ["--pictures", str(pictures)]
+    environment = {**os.environ, "PYTHONPATH": str(chart.parent)}
+    ran = subprocess.run([sys.executable, "-m", "dashboards", *options], env=environment, check=False)
+    raise typer.Exit(ran.returncode)
 
 
 def _incident(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from forebay_sandbox.dashboards_model import NAMESPACE, POOL, TIER, Dashboard, Row, graph, stat
+from dashboards.model import NAMESPACE, POOL, TIER, Dashboard, Row, graph, stat
 
 _POOL: Final = 'namespace=~"$namespace", pool=~"$pool"'
 _TIER: Final = f'{_POOL}, tier=~"$tier"'

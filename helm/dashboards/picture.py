@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from forebay_sandbox.dashboards_model import COLUMNS
+from dashboards.model import COLUMNS
 from forebay_sandbox.demo.picture import MUTED, STYLE
 from forebay_sandbox.stack.prometheus import LocalPrometheus, Series, with_values
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from forebay_sandbox.dashboards_dead_letters import DEAD_LETTERS
-from forebay_sandbox.dashboards_model import Dashboard, as_json
-from forebay_sandbox.dashboards_overview import OVERVIEW
-from forebay_sandbox.dashboards_worker import WORKER_PACING
+from dashboards.dead_letters import DEAD_LETTERS
+from dashboards.model import Dashboard, as_json
+from dashboards.overview import OVERVIEW
+from dashboards.worker import WORKER_PACING
 
 DASHBOARDS: Final[tuple[Dashboard, ...]] = (OVERVIEW, WORKER_PACING, DEAD_LETTERS)
 

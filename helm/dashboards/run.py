@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from forebay_sandbox.dashboards_picture import Span, draw
+from dashboards.picture import Span, draw
 from forebay_sandbox.demo.load import Traffic
 from forebay_sandbox.demo.stage import Stage, live, stage
 from forebay_sandbox.demo.trace import load_trace
