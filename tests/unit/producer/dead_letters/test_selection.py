@@ -12,7 +12,7 @@ from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_producer.dead_letters.selection import Selection
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
-from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, StoredRecord, letter
+from unit.producer.dead_letters.test_letter import ENVELOPE, NOW_MS, StoredRecord, letter
 
 BARE = LetterDecoder(Pool("p")).decode(StoredRecord(stored_value=b"\xff", stored_headers=[], stored_key=None))
 ACME = letter({**ENVELOPE, "tenant": "acme"}, timestamp_ms=NOW_MS)

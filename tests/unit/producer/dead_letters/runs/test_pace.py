@@ -15,7 +15,7 @@ from forebay_producer.dead_letters.runs.pace import (
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier
-from unit.test_producer_dead_letters import letter, plan
+from unit.producer.dead_letters.test_letter import letter, plan
 
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW
 DAY_SECONDS = 86_400.0

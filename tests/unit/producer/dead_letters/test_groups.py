@@ -8,7 +8,7 @@ from forebay_producer.dead_letters.groups import ERRORS_MAX, GROUPS_MAX, OTHERS,
 from forebay_producer.dead_letters.groups_view import group_record, groups_text, next_steps
 from forebay_producer.dead_letters.letter import SAMPLES_MAX, State
 from forebay_producer.dead_letters.selection import Selection
-from unit.test_producer_dead_letters import ENVELOPE, NOW_MS, letter
+from unit.producer.dead_letters.test_letter import ENVELOPE, NOW_MS, letter
 
 
 @pytest.mark.parametrize(
