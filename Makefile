@@ -43,10 +43,11 @@ test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose part
 test-unit: bootstrap ## only the tests that need no broker (seconds)
 	@$(BIN)/pytest tests/unit tests/contract
 
-lint: bootstrap ## ruff and mypy --strict
+lint: bootstrap ## ruff, mypy --strict, and the floors that rooms stand on
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 format: bootstrap ## let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ROOMS = sorted(path.parent for source in ROOT.glob("*/src/forebay_*") for path in source.rglob("*/__init__.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -47,6 +49,13 @@ def test_the_map_names_every_room_and_what_it_names_exists() -> None:
     [tree] = re.findall(r"^```text\n(schemas/.*?)^```", text, re.MULTILINE | re.DOTALL)
     named = set(named_in(tree))
     assert sorted(str(path) for path in named if not path.exists()) == []
-    rooms = {path.parent for source in ROOT.glob("*/src/forebay_*") for path in source.rglob("*/__init__.py")}
-    assert rooms > set()
-    assert sorted(str(room.relative_to(ROOT)) for room in rooms - named) == []
+    assert len(ROOMS) > 30
+    assert sorted(str(room.relative_to(ROOT)) for room in set(ROOMS) - named) == []
+
+
+@pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
+def test_a_room_says_what_is_in_it_and_is_no_warehouse(room: Path) -> None:
+    said = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8"))) or ""
+    assert len(said.splitlines()) >= 2
+    assert "import" in said, "it should say what it may import"
+    assert len(list(room.glob("*.py"))) - 1 <= 20

@@ -1,4 +1,4 @@
 """The client library: submit requests, await their outcomes, cancel and expedite. `Producer` is its face.
 
-Imports cluster, settings, errors and metrics. Callers' threads, and one that follows results.
+May import cluster, settings, errors and metrics. Callers' threads, and one that follows results.
 """

@@ -1,4 +1,4 @@
 """`forebay plan`: engines, workers, partitions and bounds for a load; how long what waits takes.
 
-Pure: figures in, figures out. Imports nothing of this package. Any thread.
+Pure: figures in, figures out. May import errors alone. Any thread.
 """

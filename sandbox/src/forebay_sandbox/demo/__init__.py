@@ -1,4 +1,4 @@
 """The demo: a pulse of real traffic through Forebay and beside it; ledger, figures, picture.
 
-Starts a stack of its own, writes to the output folder. Imports kafka, engine and stack.
+Starts a stack of its own, writes to the output folder. May import kafka, engine and stack.
 """

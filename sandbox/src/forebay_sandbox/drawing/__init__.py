@@ -1,4 +1,4 @@
 """The drawing demo: free and paying users of an image service, and how long each kind waits.
 
-Starts a stack of its own. Imports demo's stage and views; its users are clients of forebay_producer.
+Starts a stack of its own. May import demo's stage and views; its users are clients of forebay_producer.
 """

@@ -1,4 +1,4 @@
 """What only tests use: secured brokers, a Schema Registry, links that break, foreign engines, Kubernetes, tools.
 
-Starts and ends processes, fetches from public registries. Imports kafka and engine.
+Starts and ends processes, fetches from public registries. May import kafka and engine.
 """

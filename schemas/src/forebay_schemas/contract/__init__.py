@@ -1,4 +1,4 @@
 """What all deployables and foreign clients agree on: envelope, tiers, topics, headers, results, notices, reasons.
 
-Pure: no I/O, no clock of its own. Imports only errors and clock. Any thread.
+Pure: no I/O, no clock of its own. May import only errors and clock. Any thread.
 """

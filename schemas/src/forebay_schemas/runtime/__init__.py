@@ -1,4 +1,4 @@
 """What a process needs around its work: entry point, settings, logs, metrics, tracing, errors of a port.
 
-Reads the environment and files, writes to stderr. Imports everything below: contract, formats, kafka. The main thread.
+Reads the environment and files, writes to stderr. May import contract, formats and kafka. The main thread.
 """

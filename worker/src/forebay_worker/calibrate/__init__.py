@@ -1,4 +1,4 @@
 """`forebay-worker calibrate`: how much a backend can do, by steps of a closed loop; the report and its settings file.
 
-target and prepare send requests; the other modules are pure. Imports execution, pacing and signals. The main thread.
+target and prepare send requests; the other modules are pure. May import execution, pacing and signals. The main thread.
 """

@@ -1,4 +1,4 @@
 """What a worker asks of Kafka as a whole: whether topics and permissions will do, and the brokers' time.
 
-startup asks brokers; broker_clock only reads stamps. Imports nothing of this package. The event loop.
+startup asks brokers; broker_clock only reads stamps. May import nothing of this package. The event loop.
 """

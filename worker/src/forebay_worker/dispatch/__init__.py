@@ -1,4 +1,4 @@
 """What starts, when, and what becomes of it: lanes against gate, breaker, overload ladder, lookahead.
 
-Imports outcome, lanes, pacing, request and below; no I/O of its own. The event loop.
+May import outcome, lanes, pacing, request and below; no I/O of its own. The event loop.
 """

@@ -1,4 +1,4 @@
 """One attempt: the runners, the HTTP backend, the user's handler, a streamed answer as one.
 
-Reaches the backend. Imports dispatch and request. The event loop.
+Reaches the backend. May import dispatch and request. The event loop.
 """

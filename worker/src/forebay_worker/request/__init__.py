@@ -1,4 +1,4 @@
 """One request on its way: its work, how it ended, what is wanted of it, and what follows a failure.
 
-Pure. Imports partition and pacing's predictions. The event loop; intakes make the work.
+Pure. May import partition. The event loop; intakes make the work.
 """

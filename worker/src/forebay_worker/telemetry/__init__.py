@@ -1,4 +1,4 @@
 """What is counted, and the spans that OpenTelemetry makes of each request.
 
-Imports request. The event loop.
+May import request. The event loop.
 """

@@ -1,4 +1,4 @@
 """`forebay dead-letters`: list, show, history, replay, discard, export.
 
-Reads arguments, writes to stdout and stderr. Imports cli's shared modules, dead_letters and below. The main thread.
+Reads arguments, writes to stdout and stderr. May import cli's shared modules, dead_letters and below. The main thread.
 """

@@ -1,4 +1,4 @@
 """The pacing policies: what ended and what was read go in, a limit comes out; and what several of them share.
 
-Pure. Imports the policy protocol. The event loop.
+Pure. May import the policy protocol. The event loop.
 """
