@@ -1,0 +1,64 @@
+"""The endpoints whose answers are known, told apart by their path. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class Shape(Enum):
+    """The form that an endpoint's answer must have."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    EMBEDDING = "embedding"
+    RESPONSE = "response"
+    IMAGE = "image"
+    OTHER = "other"
+
+    # Enum's own hash is written in Python, and each answer asks for it.
+    __hash__ = object.__hash__
+
+
+DEFAULT_PATHS: Final[dict[str, str]] = {
+    "chat_completion": "/v1/chat/completions",
+    "completion": "/v1/completions",
+    "embedding": "/v1/embeddings",
+    "response": "/v1/responses",
+    "image_generation": "/v1/images/generations",
+}
+"""The path of each biz_type that needs no setting."""
+
+# Longest first: every chat path also ends with the completions' one.
+_SHAPES: Final = (
+    ("/chat/completions", Shape.CHAT),
+    ("/completions", Shape.COMPLETION),
+    ("/embeddings", Shape.EMBEDDING),
+    ("/responses", Shape.RESPONSE),
+    ("/images/generations", Shape.IMAGE),
+    ("/images/edits", Shape.IMAGE),
+    ("/images/variations", Shape.IMAGE),
+)
+
+
+def shape_of(path: str) -> Shape:
+    """The shape of what is answered on a path, with or without a query: by its end, whatever leads to it.
+
+    The path decides and not the biz_type: ``chat_completion`` may be sent to an API of another form, and any biz_type
+    to ``/openai/deployments/x/chat/completions?api-version=1``.
+    """
+    bare = path.partition("?")[0].rstrip("/")
+    for end, shape in _SHAPES:
+        if bare.endswith(end):
+            return shape
+    return Shape.OTHER
+
+
+def choices_asked(payload: Mapping[str, object]) -> int:
+    """The choices that a chat or completion request asks for: ``n`` of each prompt. 1 where that cannot be told."""
+    n, prompt = payload.get("n"), payload.get("prompt")
+    repetitions = n if type(n) is int and n > 0 else 1
+    # A prompt may be tokens; only texts or lists of tokens in a list are several prompts.
+    several = isinstance(prompt, list) and len(prompt) > 0 and isinstance(prompt[0], (str, list))
+    return repetitions * len(prompt) if isinstance(prompt, list) and several else repetitions
