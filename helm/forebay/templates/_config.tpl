@@ -38,7 +38,7 @@ The data of a component's ConfigMap: (dict "kafka" ... "config" ...). Empty when
 {{- if .kafka.properties }}
 kafka.properties: |
 {{- range $name, $value := .kafka.properties }}
-  {{ $name }}={{ $value }}
+  {{ $name }}={{ ternary $value (toJson $value) (kindIs "string" $value) }}
 {{- end }}
 {{- end }}
 {{- with .config }}

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
+
+_URL_CREDENTIALS: Final = re.compile(r"(?<=://)[^'\"\n]*@")
+
+
+def without_credentials(text: str) -> str:
+    """The text with what stands before the host of a URL hidden: a user's name, a password."""
+    return _URL_CREDENTIALS.sub("[hidden]@", text) if "://" in text else text
 
 
 class ExitCode(IntEnum):
@@ -33,6 +42,8 @@ class UsageError(ForebayError):
     exit_code = ExitCode.USAGE
 
     def __init__(self, field: str, problem: str, *, fix: str) -> None:
+        """Credentials in URLs are hidden in all that the error says."""
+        problem = without_credentials(problem)
         super().__init__(f"{field}: {problem}; {fix}")
         self.field = field
         self.problem = problem

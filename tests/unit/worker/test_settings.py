@@ -181,3 +181,32 @@ def test_the_backend_s_key_can_lie_in_a_file(tmp_path: Path) -> None:
 def test_a_key_file_that_is_not_there_is_named_by_its_setting(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"backend-api-key: is \[hidden\]: the file cannot be read: No such file"):
         load(backend_url="http://engine", backend_api_key=f"${{directory:{tmp_path}:token}}")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://user:s3cret@host/v1", "http://user:s3 cret@host", "http://us@er:s3c/ret@host?q", "ftp://:s3cret@h"]
+)
+def test_credentials_in_a_refused_url_are_not_shown(url: str) -> None:
+    for name in ("backend_url", "metrics_url"):
+        flags = {"backend_url": "http://host"} | {name: url}
+        if name == "metrics_url" and url.startswith("http://user:s3cret"):
+            continue  # that one may have such a path
+        with pytest.raises(UsageError) as caught:
+            load_worker_settings(flags=flags, config=None)
+        assert "cret" not in str(caught.value)
+        assert "[hidden]@" in caught.value.problem
+
+
+def test_a_registry_url_with_credentials_is_refused_without_showing_them() -> None:
+    long_enough_to_be_cut = "s3cret" * 40
+    with pytest.raises(UsageError, match="credentials belong into") as caught:
+        load(schema_registry_url=f"http://user:{long_enough_to_be_cut}@registry:8081")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_key_and_credentials_in_the_url_are_one_too_many() -> None:
+    with pytest.raises(UsageError, match="credentials in FOREBAY_BACKEND_URL too"):
+        load_worker_settings(
+            flags={"backend_url": "http://user:s3cret@host", "backend_api_key": "sk-1"},
+            config=None,
+        )

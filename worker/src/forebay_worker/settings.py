@@ -164,7 +164,13 @@ def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> Worke
             fix="give one: the URL of an OpenAI-compatible backend, or module:function",
         )
     if settings.backend_url is not None:
-        _check_backend_url(settings.backend_url)
+        parts = _check_backend_url(settings.backend_url)
+        if settings.backend_api_key is not None and (parts.username is not None or parts.password is not None):
+            raise UsageError(
+                "FOREBAY_BACKEND_API_KEY",
+                "is given, and credentials in FOREBAY_BACKEND_URL too",
+                fix="give one of them: a request has one Authorization header",
+            )
     if settings.metrics_url is not None:
         _check_url("FOREBAY_METRICS_URL", settings.metrics_url)
     _check_limits(settings)
@@ -219,7 +225,7 @@ def _check_url(variable: str, url: str) -> SplitResult:
     return parts
 
 
-def _check_backend_url(url: str) -> None:
+def _check_backend_url(url: str) -> SplitResult:
     if len(url) > BACKEND_CHARS_MAX:
         raise UsageError(
             "FOREBAY_BACKEND_URL", f"is {len(url)} characters long", fix=f"give {BACKEND_CHARS_MAX} at most"
@@ -229,3 +235,4 @@ def _check_backend_url(url: str) -> None:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} has a query or fragment", fix="leave that out")
     if parts.path.rstrip("/").endswith("/v1"):
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} ends in /v1", fix="leave /v1 out, the worker adds it")
+    return parts

@@ -46,11 +46,21 @@ _OURS: Final = {
     "enable.partition.eof": "whatever a consumer gives is taken for a record",
     "group.id": "the groups' names are part of the contract",
     "group.instance.id": "a static member keeps its partitions for the whole session timeout after it is gone",
+    "isolation.level": "requests of an aborted transaction must not run",
     "message.max.bytes": "the topics' size limits build on each other",
+    "partition.assignment.strategy": "partitions are assigned and revoked one by one, as cooperative-sticky does",
     "partitioner": "the same key must reach the same partition from every client",
     "request.required.acks": _ACKS,
+    "test.mock.num.brokers": "requests go to real brokers",
+    "topic.blacklist": "every topic of the pool is needed",
     "transactional.id": "Forebay does not use transactions",
 }
+
+# librdkafka reads an integer as far as there are digits: 5.4e+06 milliseconds become 5.
+_INTEGER: Final = re.compile(
+    r".*\.(ms|bytes|kbytes|messages|retries|fails|cnt|threshold|level|size)"
+    r"|retries|log_level|max\.in\.flight(\.requests\.per\.connection)?"
+)
 
 # confluent-kafka takes Python objects under these names.
 _NOT_TEXT: Final = re.compile(r".*_cb|logger|on_commit|on_delivery|opaque|default\.topic\.config")
@@ -153,8 +163,14 @@ def read_properties(path: Path) -> dict[str, str]:
             raise refuse(f"{where} sets {name}", "call it bootstrap.servers")
         if name in _FILES and value != "probe" and not Path(value).exists():
             raise refuse(f"{where} sets {name}: {value} is not there", "name a readable file")
+        if _INTEGER.fullmatch(name) and not _is_integer(value):
+            raise refuse(f"{where} sets {name} to {value[:40]!r}, which is no whole number", "write it in digits alone")
         properties[name] = value
     return properties
+
+
+def _is_integer(value: str) -> bool:
+    return value.removeprefix("-").isdecimal() and value.isascii()
 
 
 def redacted(config: Mapping[str, Any]) -> dict[str, Any]:

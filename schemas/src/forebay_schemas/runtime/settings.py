@@ -25,7 +25,7 @@ from pydantic_settings import (
 
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.errors import UsageError
+from forebay_schemas.errors import UsageError, without_credentials
 from forebay_schemas.formats.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
 from forebay_schemas.kafka.connection import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
 from forebay_schemas.kafka.watch import ConnectionWatch
@@ -275,7 +275,10 @@ def _explain(
         if isinstance(first["input"], dict):
             return UsageError(where, "is a table", fix="write name = value lines, without [sections]")
         return UsageError(where, "is no setting", fix=_did_you_mean(name, cls.model_fields.keys()))
-    value = "[hidden]" if "SecretStr" in str(cls.model_fields[name].annotation) else shown(first["input"])
+    given_value = first["input"]
+    if isinstance(given_value, str):
+        given_value = without_credentials(given_value)  # before it is cut short
+    value = "[hidden]" if "SecretStr" in str(cls.model_fields[name].annotation) else shown(given_value)
     message = first["msg"].removeprefix("Value error, ").replace("a valid dictionary", "a JSON object or a TOML table")
     return UsageError(where, f"is {value}: {message[0].lower()}{message[1:]}", fix=_takes(cls, name))
 

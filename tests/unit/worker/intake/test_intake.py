@@ -35,6 +35,17 @@ def _quiet() -> Iterator[None]:
 # The main path
 
 
+@pytest.mark.parametrize("forged", [b"99999999999999", str(NOW_MS + 3_600_000).encode()])
+def test_a_request_cannot_make_itself_younger_than_its_record(forged: bytes) -> None:
+    bay = Bay()
+    headers: list[tuple[str, bytes | None]] = [("forebay-first-enqueued-at", forged)]
+    bay.consumer.append(MemoryRecord(topic_name=TOPIC, value_bytes=envelope("a", ttl_ms=2_000), header_list=headers))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    [work] = bay.handed
+    assert (work.first_enqueued_at, work.deadline_ms) == (NOW_MS, NOW_MS + 2_000)
+
+
 def test_records_become_requests_with_their_deadline_and_urgency() -> None:
     bay = Bay()
     bay.consumer.append(

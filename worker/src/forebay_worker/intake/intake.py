@@ -328,9 +328,10 @@ class Intake:
     def _work(self, record: Record, assignment: Assignment) -> Work:
         value = record.value()
         history = read_history(record_headers(record))
-        first_enqueued_at = history.first_enqueued_at
-        if first_enqueued_at is None:
-            first_enqueued_at = record.timestamp()[1]
+        first_enqueued_at = enqueued_at = record.timestamp()[1]
+        if history.first_enqueued_at is not None:
+            # Anybody can write that header. No request was enqueued first after this record of it was.
+            first_enqueued_at = min(history.first_enqueued_at, enqueued_at)
         work = Work(
             record=record,
             assignment=assignment,
