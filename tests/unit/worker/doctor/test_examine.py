@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,9 +198,14 @@ def test_a_refused_key_is_to_be_corrected_and_a_missing_one_to_be_set() -> None:
     assert fixes == ["correct FOREBAY_BACKEND_API_KEY", "set FOREBAY_BACKEND_API_KEY"]
 
 
-def vector(*percents: str) -> bytes:
-    result = [{"metric": {}, "value": [time.time(), percent]} for percent in percents]
-    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+def vector(*percents: str) -> Callable[[], bytes]:
+    """An answer whose samples are as young as its call."""
+
+    def answer() -> bytes:
+        result = [{"metric": {}, "value": [time.time(), percent]} for percent in percents]
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -213,8 +219,10 @@ def vector(*percents: str) -> bytes:
         (401, b"who are you", Status.FAILED, "HTTP 401 who are you"),
     ],
 )
-def test_what_a_prometheus_answers_is_told(status: int, body: bytes, found: Status, words: str) -> None:
-    with backend(status=status, body=body) as url:
+def test_what_a_prometheus_answers_is_told(
+    status: int, body: bytes | Callable[[], bytes], found: Status, words: str
+) -> None:
+    with backend(status=status, body=body if isinstance(body, bytes) else body()) as url:
         finding = asyncio.run(check_gpu(load(**HTTP, gpu="prometheus", gpu_prometheus_url=url)))
     assert finding.status is found
     assert words in finding.detail
