@@ -13,7 +13,7 @@ import msgspec
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.reasons import Reason
-from forebay_worker.execution.backends import BackendFailed
+from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from simulation.scheduler import Process, Scheduler
 

@@ -41,8 +41,9 @@ from forebay_worker.coordination.handover import HandOvers
 from forebay_worker.coordination.slot_sharing import Sharer
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
-from forebay_worker.execution.backends import Backend, HandlerBackend, HttpBackend, load_handler
 from forebay_worker.execution.executor import Executor
+from forebay_worker.execution.handler_backend import HandlerBackend, load_handler
+from forebay_worker.execution.http_backend import HttpBackend
 from forebay_worker.intake.early_control import Heard
 from forebay_worker.intake.fetcher import Fetcher, FetchingConsumer
 from forebay_worker.intake.intake import Intake
@@ -54,6 +55,7 @@ from forebay_worker.ops.server import OpsServer
 from forebay_worker.ops.status import limitation, pacing_status, running_status, shown, tiers_status
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.request.backend import Backend
 from forebay_worker.request.controls import RECENT_MS
 from forebay_worker.request.work import Work
 from forebay_worker.settings import WorkerSettings

@@ -15,17 +15,9 @@ from aiohttp import web
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
-from forebay_worker.execution.backends import (
-    BackendFailed,
-    HandlerBackend,
-    HandlerRequest,
-    HttpBackend,
-    _read_answer,
-    _refusal,
-    _Reply,
-    _retry_after_seconds,
-    load_handler,
-)
+from forebay_worker.execution.handler_backend import HandlerBackend, HandlerRequest, load_handler
+from forebay_worker.execution.http_backend import HttpBackend, _read_answer, _refusal, _Reply, _retry_after_seconds
+from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.settings import WorkerSettings, load_worker_settings
 from simulated.works import make_work

@@ -23,12 +23,12 @@ from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
 from forebay_schemas.runtime.tracing import Traces
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
-from forebay_worker.execution.backends import BackendFailed
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.spans import MODELS_NAMED_MAX, Spans
 from forebay_worker.telemetry.stats import Stats

@@ -29,7 +29,7 @@ from forebay_worker.calibrate.report import calibration_text, settings_text
 from forebay_worker.calibrate.requests import Asks, MadeAsks, SampledAsks, read_lengths, read_requests
 from forebay_worker.calibrate.run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate.target import HandlerTarget, HttpTarget
-from forebay_worker.execution.backends import load_handler
+from forebay_worker.execution.handler_backend import load_handler
 from forebay_worker.settings import WorkerSettings, load_worker_settings
 from forebay_worker.signals.sources import make_signals
 

@@ -16,7 +16,8 @@ from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, Tier
 from forebay_schemas.errors import ForebayError
 from forebay_worker.calibrate.requests import Asked
 from forebay_worker.calibrate.samples import Ended, Trouble
-from forebay_worker.execution.backends import TOKENS_MAX, Handler, HandlerRequest
+from forebay_worker.execution.handler_backend import Handler, HandlerRequest
+from forebay_worker.execution.http_backend import TOKENS_MAX
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.signals.connection_errors import trouble_words
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from forebay_schemas.doctor.findings import Finding, failed, ok, warning
 from forebay_schemas.errors import UsageError
-from forebay_worker.execution.backends import load_handler
+from forebay_worker.execution.handler_backend import load_handler
 from forebay_worker.signals.gpu_process import end_process
 from forebay_worker.signals.nvml import exit_with_parent
 

@@ -9,7 +9,7 @@ import structlog
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.runtime.log import spoken_of
 from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.execution.backends import Backend, BackendFailed
+from forebay_worker.request.backend import Backend, BackendFailed
 from forebay_worker.request.work import Failure, Work
 
 RUNS_BETWEEN_YIELDS = 16

@@ -29,7 +29,7 @@ from forebay_schemas.runtime.otel_context import (
     traceparent_of,
 )
 from forebay_schemas.runtime.tracing import Traces
-from forebay_worker.execution.backends import Backend, BackendFailed
+from forebay_worker.request.backend import Backend, BackendFailed
 from forebay_worker.request.work import Answer, Work
 from forebay_worker.telemetry.tracing import NO_TRACING
 

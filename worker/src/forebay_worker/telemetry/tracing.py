@@ -16,7 +16,7 @@ from forebay_schemas.runtime.tracing import open_traces
 from forebay_worker.request.work import Work
 
 if TYPE_CHECKING:
-    from forebay_worker.execution.backends import Backend
+    from forebay_worker.request.backend import Backend
     from forebay_worker.settings import WorkerSettings
 
 

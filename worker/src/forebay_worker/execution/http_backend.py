@@ -1,27 +1,19 @@
-"""What executes a request: an OpenAI-compatible server over HTTP, or the user's own async function."""
+"""An OpenAI-compatible server over HTTP as a backend. The event loop."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
-import inspect
 import re
-import sys
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import aiohttp
 import msgspec
-import structlog
 
 from forebay_schemas.contract.reasons import Reason
-from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.errors import UsageError
 from forebay_worker.execution.engine_priority import with_priority
 from forebay_worker.execution.sse import assemble_stream
+from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
 from forebay_worker.signals.connection_errors import trouble_words
@@ -37,28 +29,6 @@ _TIMED_OUT = frozenset({408, 504})
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _TOO_MANY = 429
 _TOO_MUCH = frozenset({429, 503, 529})
-
-log = structlog.get_logger("forebay.backend")
-
-
-class BackendFailed(Exception):  # noqa: N818 - it carries a Failure, and is no bug to be seen by a person
-    """An execution failed; ``failure`` says how."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.error)
-        self.failure = failure
-
-
-class Backend(Protocol):
-    """Executes requests. Cancelling `run` gives the execution up and tells the engine by closing the connection."""
-
-    async def run(self, work: Work) -> Answer:
-        """Raises ``BackendFailed``; any other exception is a bug of a handler."""
-        ...
-
-    async def close(self) -> None:
-        """Frees what the backend holds."""
-        ...
 
 
 class HttpBackend:
@@ -248,85 +218,3 @@ def _read_answer(body: bytes, content_type: str) -> Answer:
 def _token_count(usage: object, name: str) -> int | None:
     count = usage.get(name) if isinstance(usage, dict) else None
     return count if type(count) is int and 0 <= count <= TOKENS_MAX else None
-
-
-class HandlerRequest(msgspec.Struct, kw_only=True):
-    """What a handler is given. ``payload_json`` is the payload as it came; ``deadline_ms`` is epoch milliseconds."""
-
-    request_id: str
-    biz_type: str
-    payload_json: msgspec.Raw
-    tier: Tier
-    priority: int
-    tenant: str | None
-    attempt: int
-    deadline_ms: int
-    _payload: dict[str, Any] | None = None
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """The request's JSON object, decoded when it is first asked for."""
-        if self._payload is None:
-            self._payload = msgspec.json.decode(self.payload_json)
-        return self._payload
-
-
-Handler = Callable[[HandlerRequest], Awaitable[Any]]
-
-
-class HandlerBackend:
-    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def run(self, work: Work) -> Answer:
-        request = work.request
-        assert request is not None
-        try:
-            body = await self._handler(
-                HandlerRequest(
-                    request_id=request.request_id,
-                    biz_type=request.biz_type,
-                    payload_json=request.payload,
-                    tier=work.tier,
-                    priority=work.priority,
-                    tenant=request.tenant,
-                    attempt=work.history.attempt,
-                    deadline_ms=work.deadline_ms,
-                )
-            )
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:
-            # sys.exit() in a handler, say: it ends its request, not the worker.
-            log.warning("handler failed", request_id=request.request_id, exc_info=error)
-            problem = f"{type(error).__name__}: {error}"
-            raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None
-        return Answer(body=body)
-
-    async def close(self) -> None:
-        """A handler holds nothing that is ours."""
-
-
-def load_handler(name: str) -> Handler:
-    """Imports ``module:function``; the current folder counts, as with `python -m`. Raises ``UsageError``."""
-    fix = "give module:function, where function is an async def that takes the request"
-    module_name, colon, function_name = name.partition(":")
-    if not colon or not module_name or not function_name:
-        raise UsageError("FOREBAY_HANDLER", f"{name!r} is not module:function", fix=fix)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        function: Any = getattr(importlib.import_module(module_name), function_name, None)
-    except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
-        raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
-    if not inspect.iscoroutinefunction(function) and (
-        inspect.isclass(function)
-        or not inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
-        )
-    ):
-        raise UsageError("FOREBAY_HANDLER", f"{name} is no async function", fix=fix)
-    return cast(Handler, function)
