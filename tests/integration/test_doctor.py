@@ -217,7 +217,7 @@ def test_a_serving_engine_is_asked_for_a_token_and_its_metrics_are_known(served:
 @pytest.mark.long
 def test_what_is_no_backend_is_told_from_one_that_hangs_or_speaks_no_tls() -> None:
     words = {
-        "welcome": "answers, but with no choices",
+        "welcome": "answers, but not as that API does",
         "missing": "no OpenAI-compatible API is there",
         "plain": "TLS handshake failed",
         "hanging": "connected, but no answer within",

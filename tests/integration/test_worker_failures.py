@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _WHOLE: dict[str, Any] = {
     "id": "x",
     "object": "chat.completion",
-    "choices": [],
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 3, "completion_tokens": 5},
 }
 

@@ -47,9 +47,14 @@ def property_lines(path: Path, refuse: Callable[[str, str], UsageError]) -> Iter
         yield where, name, resolved
 
 
+def is_from_file(value: str) -> bool:
+    """Whether the value names a file that holds it."""
+    return value.startswith("${directory:")
+
+
 def from_file(value: str) -> str:
     """The value, or what the file of ``${directory:/a/folder:file}`` holds. Raises ``OSError`` and ``ValueError``."""
-    if not value.startswith("${directory:"):
+    if not is_from_file(value):
         return value
     reference = _FROM_FILE.fullmatch(value)
     if reference is None:

@@ -174,8 +174,15 @@ def test_a_default_gives_way_to_what_was_given() -> None:
 def test_the_backend_s_key_can_lie_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret\n", encoding="utf-8")
     settings = load(backend_url="http://engine", backend_api_key=f"${{directory:{tmp_path}:token}}")
-    assert settings.backend_api_key is not None
-    assert settings.backend_api_key.get_secret_value() == "s3cret"
+    assert settings.read_backend_key() == "s3cret"
+    (tmp_path / "token").write_text("another\n", encoding="utf-8")
+    assert settings.read_backend_key() == "another"
+
+
+@pytest.mark.parametrize("given", [[399], [600], ["3xx"], ["5XX"], ["500x"], [True]])
+def test_what_is_no_status_to_try_again_after_is_refused(given: list[object]) -> None:
+    with pytest.raises(UsageError, match="retry-statuses"):
+        load(backend_url="http://engine", retry_statuses=given)
 
 
 def test_a_key_file_that_is_not_there_is_named_by_its_setting(tmp_path: Path) -> None:

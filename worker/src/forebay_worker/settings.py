@@ -15,15 +15,10 @@ from forebay_schemas.contract.coordination import BACKEND_CHARS_MAX
 from forebay_schemas.errors import UsageError
 from forebay_schemas.properties import from_file
 from forebay_schemas.runtime.settings import CommonSettings, load_settings
+from forebay_worker.answers.endpoints import DEFAULT_PATHS
 from forebay_worker.execution.engine_priority import EnginePriority
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.signals.gpu_check import device_names
-
-DEFAULT_BIZ_PATHS = {
-    "chat_completion": "/v1/chat/completions",
-    "completion": "/v1/completions",
-    "embedding": "/v1/embeddings",
-}
 
 PacingPolicyName = Literal["slo_aimd", "latency_ratio", "gpu_target", "gradient2", "fixed"]
 
@@ -110,9 +105,9 @@ class WorkerSettings(CommonSettings):
         default=64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of requests taken from Kafka but not yet started"
     )
     max_retries: int = Field(default=3, ge=0, le=99, description="Retries after a first failure, then dead letter")
-    retry_statuses: list[Annotated[int, Field(ge=400, le=599)]] = Field(
+    retry_statuses: list[Annotated[int, Field(ge=400, le=599)] | Literal["4xx", "5xx"]] = Field(
         default=[408, 425, 429, 500, 502, 503, 504, 529],
-        description="HTTP statuses after which the same request may succeed later, as JSON: [500, 502]",
+        description='HTTP statuses and classes after which the same request may succeed later, as JSON: [429, "5xx"]',
     )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="How long running requests may finish after SIGTERM; then they are given back"
@@ -128,11 +123,22 @@ class WorkerSettings(CommonSettings):
 
     @field_validator("backend_api_key", mode="before")
     @classmethod
-    def _key_in_a_file(cls, value: object) -> object:
+    def _file_can_be_read(cls, value: object) -> object:
         try:
-            return from_file(value) if isinstance(value, str) else value
+            if isinstance(value, str):
+                from_file(value)
         except OSError as error:
             raise ValueError(f"the file cannot be read: {error.strerror}") from None
+        return value
+
+    @property
+    def all_biz_paths(self) -> dict[str, str]:
+        """The path of each biz_type that this worker takes."""
+        return {**DEFAULT_PATHS, **self.biz_paths}
+
+    def read_backend_key(self) -> str | None:
+        """The key of ``backend_api_key``, read anew where it lies in a file. Raises ``OSError`` and ``ValueError``."""
+        return None if self.backend_api_key is None else from_file(self.backend_api_key.get_secret_value())
 
     @property
     def backend_name(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.execution.connections import Timeouts
+from forebay_worker.execution.http_backend import HttpOptions
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.pacing.gate import Gate
@@ -13,6 +15,7 @@ from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.pacing.slots.sharing import Sharing
+from forebay_worker.request.retry_policy import RetryStatuses
 from forebay_worker.settings import WorkerSettings
 
 
@@ -59,6 +62,23 @@ def make_sharing(settings: WorkerSettings, *, started_ms: int) -> Sharing:
         incarnation=started_ms,
         limit_min=min(settings.limit_min, settings.limit_max),
         limit_max=settings.limit_max,
+    )
+
+
+def http_options(settings: WorkerSettings) -> HttpOptions:
+    """How the backend of ``backend_url`` is called."""
+    assert settings.backend_url is not None
+    key = settings.backend_api_key
+    return HttpOptions(
+        base_url=settings.backend_url.rstrip("/"),
+        paths=settings.all_biz_paths,
+        api_key=None if key is None else key.get_secret_value(),
+        worker_id=settings.worker_id,
+        engine_priority=settings.engine_priority,
+        retry_statuses=RetryStatuses(settings.retry_statuses),
+        timeouts=Timeouts(
+            total_seconds=settings.backend_timeout_seconds, connect_seconds=settings.backend_connect_seconds
+        ),
     )
 
 

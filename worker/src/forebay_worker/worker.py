@@ -64,7 +64,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import make_tracing
-from forebay_worker.wiring import make_gate, make_lanes, make_sharing
+from forebay_worker.wiring import http_options, make_gate, make_lanes, make_sharing
 
 TICK_SECONDS = 0.02
 BROKER_TIME_POLL_SECONDS = 0.005
@@ -157,7 +157,9 @@ class Worker:
         self._hand_overs = HandOvers(worker_id=self._settings.worker_id, send=self._reporter.send_notice)
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
-        self._backend: Backend = HttpBackend(self._settings) if self._handler is None else HandlerBackend(self._handler)
+        self._backend: Backend = (
+            HttpBackend(http_options(self._settings)) if self._handler is None else HandlerBackend(self._handler)
+        )
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._tracing.around(self._backend))
         await self._signals.start()
         try:

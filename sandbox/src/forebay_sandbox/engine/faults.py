@@ -43,7 +43,7 @@ class Fault:
     count: int | None = None
     """Only the first so many requests that it would meet."""
     match: str | None = None
-    """Only requests with this text in the body or in the x-request-id header."""
+    """Only requests with this text in the body or in the header x-forebay-request-id or x-request-id."""
 
     @property
     def meets_all(self) -> bool:

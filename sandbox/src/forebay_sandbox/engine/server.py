@@ -120,7 +120,9 @@ class EngineServer:
     # --- inference
 
     async def _infer(self, http: web.Request) -> web.StreamResponse:
-        request_id = http.headers.get("x-request-id") or f"sandbox-{next(self._request_numbers)}"
+        # A worker's x-request-id is the execution's own.
+        given = http.headers.get("x-forebay-request-id") or http.headers.get("x-request-id")
+        request_id = given or f"sandbox-{next(self._request_numbers)}"
         execution = self._ledger.begin(request_id=request_id, path=http.path)
         execution.worker = http.headers.get("x-forebay-worker")
         execution.attempt = http.headers.get("x-forebay-attempt")

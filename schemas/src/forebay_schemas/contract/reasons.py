@@ -77,7 +77,8 @@ class Reason(Enum):
         "backend_unavailable",
         Status.FAILED,
         True,
-        "The backend refused or dropped the connection, or answered 502, 503 or 529, while serving others.",
+        "The backend refused or dropped the connection, or answered 502, 503, 529 or a proxy's 520 to 523 or 530, "
+        "while serving others.",
         "Look at the backend's own log at that time.",
     )
     BACKEND_OVERLOADED = (
@@ -98,14 +99,14 @@ class Reason(Enum):
         "backend_bad_response",
         Status.FAILED,
         True,
-        "The backend's answer broke off or is not what its API promises.",
-        "Look at what sits between the worker and the backend.",
+        "The backend's answer broke off, was given up by the engine, or is not what its API promises.",
+        "Look at the error: it names what was wrong; docs/engines.md says what counts as an answer.",
     )
     BACKEND_REJECTED = (
         "backend_rejected",
         Status.FAILED,
         False,
-        "The backend says that the request itself is wrong (4xx).",
+        "The backend says that the request itself is wrong (4xx), or that it cannot do that at all (501).",
         "Correct the payload; the error holds the backend's words.",
     )
     HANDLER_FAILED = (

@@ -249,7 +249,7 @@ def test_tokens_are_as_the_backend_counts_them(
         # text-generation-inference: the generation failed.
         (424, ERROR, 500),
         (500, ERROR, 500),
-        (501, ERROR, 501),
+        (501, REJECTED, 501),
         (507, ERROR, 500),
         (525, ERROR, 500),
         (599, ERROR, 500),

@@ -13,10 +13,13 @@ import pytest
 
 from forebay_sandbox.kafka.local import free_port
 from forebay_schemas.doctor.findings import Status
+from forebay_worker.answers.endpoints import shape_of
+from forebay_worker.answers.judge import judge
 from forebay_worker.doctor.answers import Answered, Call, answer_finding, calls_for, next_is_worth_it
 from forebay_worker.doctor.gpu import check_gpu
 from forebay_worker.doctor.host import HostLimits, host_findings, read_host_limits
 from forebay_worker.doctor.settings import settings_findings
+from forebay_worker.execution.answer_body import ANSWER_LIMITS
 from forebay_worker.settings import WorkerSettings, load_worker_settings
 from harness.doctor import backend, black_hole
 
@@ -26,7 +29,13 @@ HANDLER: dict[str, Any] = {"handler": "a:b"}
 PROMETHEUS: dict[str, Any] = {"gpu": "prometheus", "gpu_prometheus_url": "http://prom"}
 PATHS = {"chat_completion": "/v1/chat/completions", "completion": "/v1/completions", "embedding": "/v1/embeddings"}
 CHAT, COMPLETION, EMBEDDING = calls_for(PATHS, "m")
+ANSWER = '{"choices": [{"message": {"content": "a"}, "finish_reason": "length"}]}'
 NO_MODEL = '{"error": "The model `m` does not exist."}'
+
+
+def answered_with(status: int, text: str, call: Call) -> Answered:
+    verdict = judge(shape=shape_of(call.path), status=status, content_type="", body=text.encode(), limits=ANSWER_LIMITS)
+    return Answered(status=status, verdict=verdict, seconds=0.25, location="https://e.example/")
 
 
 def load(**flags: Any) -> WorkerSettings:
@@ -152,8 +161,9 @@ def test_a_backend_is_asked_for_one_token_of_the_model_that_is_named() -> None:
 @pytest.mark.parametrize(
     ("status", "text", "call", "worth_it"),
     [
-        (200, '{"choices": []}', CHAT, False),
-        (200, '{"data": []}', EMBEDDING, False),
+        (200, '{"choices": [{"message": {}}]}', CHAT, False),
+        (200, '{"data": [{"embedding": [1]}]}', EMBEDDING, False),
+        (200, '{"choices": []}', CHAT, True),
         (200, '{"object": "error"}', CHAT, True),
         (404, "not found", CHAT, True),
         (400, "the model has no chat template", CHAT, True),
@@ -165,15 +175,20 @@ def test_a_backend_is_asked_for_one_token_of_the_model_that_is_named() -> None:
 def test_another_path_is_tried_only_where_it_may_be_what_the_backend_serves(
     status: int, text: str, call: Call, worth_it: bool
 ) -> None:
-    assert next_is_worth_it(Answered(status=status, text=text, seconds=0.1), call) is worth_it
+    assert next_is_worth_it(answered_with(status, text, call)) is worth_it
 
 
 @pytest.mark.parametrize(
     ("status", "text", "found", "words"),
     [
-        (200, '{"choices": []}', Status.OK, "http://e/v1/chat/completions answered in 0.250 s, model m"),
-        (200, "<html>", Status.FAILED, "answers, but with no choices: <html>"),
-        (200, "[]", Status.FAILED, "answers, but with no choices"),
+        (200, ANSWER, Status.OK, "http://e/v1/chat/completions answered in 0.250 s, model m"),
+        (201, ANSWER, Status.OK, "http://e/v1/chat/completions answered in 0.250 s, model m"),
+        (200, "<html>", Status.FAILED, "answers, but not as that API does: the answer is no JSON"),
+        (200, "[]", Status.FAILED, "answers, but not as that API does: the answer is no object"),
+        (200, '{"choices": []}', Status.FAILED, "the answer has no choices"),
+        (200, '{"error": "Unexpected endpoint"}', Status.FAILED, "reported an error: Unexpected endpoint"),
+        (200, '{"error": {"message": "soon", "code": 503}}', Status.WARNING, "it takes nothing now"),
+        (307, "moved", Status.FAILED, "HTTP 307, redirects to https://e.example/ -> name the server itself"),
         (401, "no", Status.FAILED, "set FOREBAY_BACKEND_API_KEY"),
         (403, "no", Status.FAILED, "it refuses us"),
         (404, NO_MODEL, Status.FAILED, "it serves a, b, c, d and 1 more; name one of them"),
@@ -186,14 +201,14 @@ def test_another_path_is_tried_only_where_it_may_be_what_the_backend_serves(
     ],
 )
 def test_an_answer_says_what_to_do(status: int, text: str, found: Status, words: str) -> None:
-    answered = Answered(status=status, text=text, seconds=0.25)
+    answered = answered_with(status, text, CHAT)
     finding = answer_finding(answered, CHAT, url="http://e", models=list("abcde"), has_key=False)
     assert finding.status is found
     assert words in f"{finding.detail} -> {finding.fix}"
 
 
 def test_a_refused_key_is_to_be_corrected_and_a_missing_one_to_be_set() -> None:
-    answered = Answered(status=401, text="", seconds=0.1)
+    answered = answered_with(401, "", CHAT)
     fixes = [answer_finding(answered, CHAT, url="", models=(), has_key=has_key).fix for has_key in (True, False)]
     assert fixes == ["correct FOREBAY_BACKEND_API_KEY", "set FOREBAY_BACKEND_API_KEY"]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 
 class Shape(Enum):
@@ -42,6 +44,12 @@ _SHAPES: Final = (
 )
 
 
+MANY_CHOICES: Final = 1_000_000
+"""Of a request that is too large to be worth counting: a stream of its answer is read up to its end."""
+
+_COUNTED_BYTES_MAX: Final = 256 * 1024
+
+
 def shape_of(path: str) -> Shape:
     """The shape of what is answered on a path, with or without a query: by its end, whatever leads to it.
 
@@ -62,3 +70,22 @@ def choices_asked(payload: Mapping[str, object]) -> int:
     # A prompt may be tokens; only texts or lists of tokens in a list are several prompts.
     several = isinstance(prompt, list) and len(prompt) > 0 and isinstance(prompt[0], (str, list))
     return repetitions * len(prompt) if isinstance(prompt, list) and several else repetitions
+
+
+class _Asked(msgspec.Struct, gc=False):
+    n: Any = None
+    prompt: Any = None
+
+
+_asked_decoder = msgspec.json.Decoder(_Asked)
+
+
+def choices_in(payload: bytes) -> int:
+    """`choices_asked` of a payload's bytes, in bounded memory."""
+    if len(payload) > _COUNTED_BYTES_MAX:
+        return MANY_CHOICES
+    try:
+        asked = _asked_decoder.decode(payload)
+    except (msgspec.MsgspecError, RecursionError):
+        return 1
+    return choices_asked({"n": asked.n, "prompt": asked.prompt})

@@ -21,6 +21,8 @@ _GENERATION_FAILED: Final = 424
 # 529 is what some providers answer for "overloaded".
 _UNAVAILABLE: Final = frozenset({502, 503, 529})
 _TIMED_OUT: Final = frozenset({408, 504})
+# Of a 5xx the only one that no second try changes: the engine cannot do what the request asks for.
+_NOT_IMPLEMENTED: Final = 501
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,7 @@ def reason_of_status(status: int) -> Reason:
         return Reason.BACKEND_UNAVAILABLE
     if status in _TIMED_OUT:
         return Reason.BACKEND_TIMEOUT
-    if 400 <= status < 500:
+    if 400 <= status < 500 or status == _NOT_IMPLEMENTED:
         return Reason.BACKEND_REJECTED
     if 500 <= status < 600:
         return Reason.BACKEND_ERROR

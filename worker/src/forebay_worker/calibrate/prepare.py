@@ -16,6 +16,7 @@ from forebay_schemas.errors import ForebayError
 from forebay_worker.calibrate.requests import Asked, Asks, MadeAsks
 from forebay_worker.calibrate.samples import Ended
 from forebay_worker.calibrate.target import UnusableBackendError
+from forebay_worker.execution.answer_body import read_at_most
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
 from forebay_worker.signals.fetch import fetch
@@ -27,6 +28,7 @@ LOOKS: Final = 3
 LOOK_SECONDS: Final = 0.3
 PROBE_PROMPT_TOKENS: Final = 50
 MODELS_SECONDS: Final = 5.0
+MODELS_BYTES_MAX: Final = 1024 * 1024
 QUIET_SECONDS: Final = 3.0
 """Without a word; then it says what it waits for."""
 PROGRESS_SECONDS: Final = 10.0
@@ -124,15 +126,15 @@ async def look_at_engine(settings: WorkerSettings, *, even_if_busy: bool) -> str
 async def first_model(settings: WorkerSettings) -> str | None:
     """What the backend lists first; None where it lists nothing."""
     assert settings.backend_url is not None
-    secret = settings.backend_api_key
-    headers = {} if secret is None else {"authorization": f"Bearer {secret.get_secret_value()}"}
+    secret = settings.read_backend_key()
+    headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
     timeout = aiohttp.ClientTimeout(total=MODELS_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-            session.get(settings.backend_url.rstrip("/") + "/v1/models") as response,
+            session.get(settings.backend_url.rstrip("/") + "/v1/models", allow_redirects=False) as response,
         ):
-            return str(msgspec.json.decode(await response.read())["data"][0]["id"])
+            return str(msgspec.json.decode(await read_at_most(response, MODELS_BYTES_MAX))["data"][0]["id"])
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):
         # What is wrong with the backend the first request will tell.
         return None

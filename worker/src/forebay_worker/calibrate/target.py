@@ -14,16 +14,20 @@ import msgspec
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, Tier
 from forebay_schemas.errors import ForebayError
+from forebay_worker.answers.endpoints import Shape, shape_of
+from forebay_worker.answers.judge import AnswerReader
+from forebay_worker.answers.verdict import Failed
 from forebay_worker.calibrate.requests import Asked
 from forebay_worker.calibrate.samples import Ended, Trouble
+from forebay_worker.execution.answer_body import ANSWER_LIMITS, read_answer
 from forebay_worker.execution.handler_backend import Handler, HandlerRequest
-from forebay_worker.execution.http_backend import TOKENS_MAX
-from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
+from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.connection_errors import trouble_words
 
 ERROR_CHARACTERS: Final = 200
 _TOO_MUCH: Final = frozenset({429, 503, 529})
 _NOT_UNDERSTOOD: Final = frozenset({400, 422})
+_UNSTREAMED: Final = frozenset({Shape.EMBEDDING, Shape.IMAGE})
 _HANDLER_DEADLINE_MS: Final = 86_400_000
 
 FORMS: Final[tuple[dict[str, Any], ...]] = (
@@ -51,25 +55,6 @@ class Target(Protocol):
     async def close(self) -> None: ...
 
 
-class _Choice(msgspec.Struct):
-    delta: dict[str, Any] | None = None
-    text: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    error: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Chunk)
-
-
 class HttpTarget:
     """An OpenAI-compatible server. ``on_chunk`` is called for each piece of text that comes, with the time."""
 
@@ -78,11 +63,12 @@ class HttpTarget:
     ) -> None:
         """Must be called in the event loop that uses it."""
         assert settings.backend_url is not None
-        base = settings.backend_url.rstrip("/")
-        self._urls = {biz: base + path for biz, path in {**DEFAULT_BIZ_PATHS, **settings.biz_paths}.items()}
+        self._base = settings.backend_url.rstrip("/")
+        self._paths = settings.all_biz_paths
         headers = {"content-type": "application/json", "x-forebay-worker": settings.worker_id}
-        if settings.backend_api_key is not None:
-            headers["authorization"] = f"Bearer {settings.backend_api_key.get_secret_value()}"
+        secret = settings.read_backend_key()
+        if secret is not None:
+            headers["authorization"] = f"Bearer {secret}"
         self._session = aiohttp.ClientSession(
             # A fresh connection costs less than a request that meets one which the server is about to close.
             connector=aiohttp.TCPConnector(limit=concurrency_max, force_close=True),
@@ -90,6 +76,7 @@ class HttpTarget:
                 total=settings.backend_timeout_seconds, sock_connect=settings.backend_connect_seconds
             ),
             headers=headers,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._clock = clock
         self._on_chunk = on_chunk
@@ -110,22 +97,18 @@ class HttpTarget:
         return ended
 
     async def run(self, asked: Asked) -> Ended:
-        url = self._urls.get(asked.biz_type)
+        path = self._paths.get(asked.biz_type)
         started = self._clock.monotonic()
-        if url is None:
+        if path is None:
             return self._failure(started, Trouble.FAILED, f"biz_type {asked.biz_type!r} has no path")
-        form = {} if asked.biz_type == "embedding" else self._form
+        form = {} if shape_of(path) in _UNSTREAMED else self._form
         body = msgspec.json.encode({**asked.payload, **form})
         headers = {"x-request-id": f"calibrate-{next(self._numbers)}"}
         try:
-            async with self._session.post(url, data=body, headers=headers) as response:
-                if response.status != 200:
-                    text = (await response.content.read(4 * ERROR_CHARACTERS)).decode(errors="replace")
-                    trouble = Trouble.REFUSED if response.status in _TOO_MUCH else Trouble.FAILED
-                    return self._failure(started, trouble, f"HTTP {response.status}: {text[:ERROR_CHARACTERS].strip()}")
-                if response.content_type == "text/event-stream":
-                    return await self._read_stream(response, started)
-                return self._read_whole(await response.read(), started)
+            async with self._session.post(
+                self._base + path, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return await self._read(response, path, started)
         except TimeoutError as error:
             connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
             problem = "no connection in time" if connecting else "no answer within FOREBAY_BACKEND_TIMEOUT_SECONDS"
@@ -134,51 +117,44 @@ class HttpTarget:
             return self._failure(started, Trouble.UNREACHED, trouble_words(error))
         except (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError) as error:
             return self._failure(started, Trouble.BROKEN_OFF, trouble_words(error))
-        except (msgspec.MsgspecError, ValueError) as error:
-            return self._failure(started, Trouble.FAILED, f"the answer is no completion: {error}")
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def _read_stream(self, response: aiohttp.ClientResponse, started: float) -> Ended:
+    async def _read(self, response: aiohttp.ClientResponse, path: str, started: float) -> Ended:
+        reader = AnswerReader(
+            shape=shape_of(path),
+            status=response.status,
+            content_type=response.content_type,
+            limits=ANSWER_LIMITS,
+        )
         first: float | None = None
         chunks = 0
-        usage: _Usage | None = None
-        is_done = False
-        async for line in response.content:
-            if not line.startswith(b"data:"):
-                continue
-            data = line[5:].strip()
-            if data == b"[DONE]":
-                is_done = True
-                break
-            chunk = _decoder.decode(data)
-            if chunk.error:
-                return self._failure(started, Trouble.FAILED, f"an error in the stream: {chunk.error}")
-            usage = chunk.usage or usage
-            if chunk.choices and _has_text(chunk.choices[0]):
+
+        def note_chunks() -> None:
+            nonlocal first, chunks
+            if reader.content_chunks > chunks:
                 now = self._clock.monotonic()
                 first = now if first is None else first
-                chunks += 1
-                self._on_chunk(now)
-        if not is_done:
-            return self._failure(started, Trouble.BROKEN_OFF, "the stream broke off before [DONE]")
+                for _ in range(reader.content_chunks - chunks):
+                    self._on_chunk(now)
+                chunks = reader.content_chunks
+
+        verdict = await read_answer(response, reader, on_piece=note_chunks)
+        if isinstance(verdict, Failed):
+            if verdict.gave_up:
+                trouble = Trouble.BROKEN_OFF
+            else:
+                trouble = Trouble.REFUSED if verdict.status in _TOO_MUCH else Trouble.FAILED
+            return self._failure(started, trouble, verdict.message[:ERROR_CHARACTERS])
         return Ended(
             started=started,
             ended=self._clock.monotonic(),
             first_token_at=first,
             chunks=chunks,
-            prompt_tokens=None if usage is None else _counted(usage.prompt_tokens),
-            output_tokens=chunks if usage is None else _counted(usage.completion_tokens),
-        )
-
-    def _read_whole(self, body: bytes, started: float) -> Ended:
-        usage = _decoder.decode(body).usage or _Usage()
-        return Ended(
-            started=started,
-            ended=self._clock.monotonic(),
-            prompt_tokens=_counted(usage.prompt_tokens),
-            output_tokens=_counted(usage.completion_tokens),
+            prompt_tokens=verdict.prompt_tokens,
+            # Of a stream without usage its pieces stand for tokens.
+            output_tokens=(verdict.content_chunks or None) if verdict.output_tokens is None else verdict.output_tokens,
         )
 
     def _failure(self, started: float, trouble: Trouble, error: str) -> Ended:
@@ -218,17 +194,6 @@ class HandlerTarget:
 
     async def close(self) -> None:
         """A handler holds nothing that is ours."""
-
-
-def _has_text(choice: _Choice) -> bool:
-    if choice.text:
-        return True
-    # Reasoning models put their first tokens elsewhere, under names of their own.
-    return any(isinstance(text, str) and text for name, text in (choice.delta or {}).items() if name != "role")
-
-
-def _counted(count: int | None) -> int | None:
-    return count if count is not None and 0 <= count <= TOKENS_MAX else None
 
 
 def _is_not_understood(error: str | None) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from forebay_schemas.doctor.findings import Finding, failed, named, ok, warning
+from forebay_worker.answers.verdict import Completed, Failed, Verdict
 
 BACKEND: Final = "backend"
 
@@ -25,20 +24,21 @@ _NOT_THIS_PATH: Final = frozenset({400, 404, 405, 422, 501})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request for as little as there is. ``answer_field``: what an answer to it must hold a list under."""
+    """A request for as little as there is."""
 
     path: str
     payload: dict[str, Any]
-    answer_field: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What came back. ``text``: its body, with nothing secret in it."""
+    """What came back. ``status``: of the response. ``verdict``: as a worker would judge it, with nothing secret in it.
+    ``location``: where a redirect leads, without a password."""
 
     status: int
-    text: str
+    verdict: Verdict
     seconds: float
+    location: str | None = None
 
 
 def calls_for(paths: Mapping[str, str], model: str | None) -> list[Call]:
@@ -49,42 +49,41 @@ def calls_for(paths: Mapping[str, str], model: str | None) -> list[Call]:
     named_model = {} if model is None else {"model": model}
     message = {"role": "user", "content": "ping"}
     return [
-        Call(
-            path=paths["chat_completion"],
-            payload={**named_model, "messages": [message], "max_tokens": 1},
-            answer_field="choices",
-        ),
-        Call(
-            path=paths["completion"],
-            payload={**named_model, "prompt": "ping", "max_tokens": 1},
-            answer_field="choices",
-        ),
-        Call(path=paths["embedding"], payload={**named_model, "input": "ping"}, answer_field="data"),
+        Call(path=paths["chat_completion"], payload={**named_model, "messages": [message], "max_tokens": 1}),
+        Call(path=paths["completion"], payload={**named_model, "prompt": "ping", "max_tokens": 1}),
+        Call(path=paths["embedding"], payload={**named_model, "input": "ping"}),
     ]
 
 
-def next_is_worth_it(answered: Answered, call: Call) -> bool:
+def next_is_worth_it(answered: Answered) -> bool:
     """Whether another path may be what this backend serves."""
-    if answered.status == 200:
-        return not _is_answer(answered, call)
-    return answered.status in _NOT_THIS_PATH and not _lacks_model(answered)
+    verdict = answered.verdict
+    if isinstance(verdict, Completed):
+        return False
+    status = _status(answered, verdict)
+    return _is_success(status) or (status in _NOT_THIS_PATH and not _lacks_model(status, verdict))
 
 
 def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence[str], has_key: bool) -> Finding:
     """What an answer means. ``models``: those that it lists."""
     where = f"{url}{call.path}"
-    status, shown = answered.status, " ".join(answered.text[:_SHOWN_CHARACTERS].split())
     model = call.payload.get("model")
-    if status == 200 and _is_answer(answered, call):
+    verdict = answered.verdict
+    if isinstance(verdict, Completed):
         return ok(BACKEND, f"{where} answered in {answered.seconds:.3f} s, model {model or 'not named'}")
-    if status == 200:
+    shown = " ".join(verdict.message[:_SHOWN_CHARACTERS].split())
+    status = _status(answered, verdict)
+    said = f"{where}: {shown}"
+    if _is_success(status):
         fix = "correct FOREBAY_BACKEND_URL: it names the server of an OpenAI-compatible API, without /v1"
-        return failed(BACKEND, f"{where} answers, but with no {call.answer_field}: {shown}", fix=fix)
-    said = f"{where}: HTTP {status} {shown}".rstrip()
+        return failed(BACKEND, f"{where} answers, but not as that API does: {shown}", fix=fix)
+    if 300 <= status < 400:
+        fix = "name the server itself in FOREBAY_BACKEND_URL; a worker follows no redirect"
+        return failed(BACKEND, f"{where}: HTTP {status}, redirects to {answered.location or 'nowhere'}", fix=fix)
     if status in _UNAUTHORIZED:
         fix = "correct FOREBAY_BACKEND_API_KEY" if has_key else "set FOREBAY_BACKEND_API_KEY"
         return failed(BACKEND, f"it refuses us: {said}", fix=fix)
-    if _lacks_model(answered):
+    if _lacks_model(status, verdict):
         fix = f"it serves {named(models)}; name one of them in requests (here: --model)" if models else "give --model"
         return failed(BACKEND, f"it does not serve model {model or '(none was named)'}: {said}", fix=fix)
     if status in _OVERLOADED:
@@ -99,13 +98,14 @@ def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence
     return failed(BACKEND, f"it refuses a plain request: {said}", fix=fix)
 
 
-def _lacks_model(answered: Answered) -> bool:
-    return answered.status in (400, 404, 422) and _NO_SUCH_MODEL.search(answered.text) is not None
+def _status(answered: Answered, verdict: Failed) -> int:
+    """The response's own, or the one that an error with 200 names."""
+    return answered.status if verdict.status is None else verdict.status
 
 
-def _is_answer(answered: Answered, call: Call) -> bool:
-    try:
-        body = msgspec.json.decode(answered.text)
-    except msgspec.MsgspecError:
-        return False
-    return isinstance(body, dict) and isinstance(body.get(call.answer_field), list)
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _lacks_model(status: int, verdict: Failed) -> bool:
+    return status in (400, 404, 422) and _NO_SUCH_MODEL.search(verdict.message) is not None

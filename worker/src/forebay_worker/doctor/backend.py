@@ -4,6 +4,7 @@ verdicts on what was answered are pure, in `answers`."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
@@ -11,8 +12,13 @@ import msgspec
 from yarl import URL
 
 from forebay_schemas.doctor.findings import Finding, failed, ok, skipped, warning
+from forebay_worker.answers.endpoints import shape_of
+from forebay_worker.answers.judge import AnswerReader
+from forebay_worker.answers.verdict import Failed, Verdict
 from forebay_worker.doctor.answers import BACKEND, Answered, Call, answer_finding, calls_for, next_is_worth_it
-from forebay_worker.settings import DEFAULT_BIZ_PATHS, WorkerSettings
+from forebay_worker.execution.answer_body import ANSWER_LIMITS, read_answer, read_at_most
+from forebay_worker.execution.http_failure import location_shown
+from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.connection_errors import connection_words
 from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
 from forebay_worker.signals.fetch import fetch
@@ -40,7 +46,7 @@ async def _check_backend(settings: WorkerSettings, *, model: str | None) -> tupl
     assert settings.backend_url is not None
     end = time.monotonic() + ALL_SECONDS
     base = URL(settings.backend_url.rstrip("/"))
-    secret = _secret(settings)
+    secret = settings.read_backend_key() or ""
     headers = {"authorization": f"Bearer {secret}"} if secret else {}
     connect_seconds = min(CONNECT_SECONDS, settings.backend_connect_seconds)
     timeout = aiohttp.ClientTimeout(total=ALL_SECONDS, sock_connect=connect_seconds)
@@ -90,7 +96,7 @@ async def check_metrics(settings: WorkerSettings) -> Finding:
             page = (await fetch(session, URL(url))).body.decode(errors="replace")
         reading = read_engine_metrics(page, at=0.0)
     except SignalError as error:
-        return warning(METRICS, _hidden(str(error), _secret(settings)), fix=fix)
+        return warning(METRICS, _hidden(str(error), settings.read_backend_key() or ""), fix=fix)
     told = ", ".join(
         f"{field.removesuffix('_requests')} {value:g}"
         for field, value in (
@@ -107,8 +113,8 @@ async def _models(session: aiohttp.ClientSession, base: URL) -> list[str]:
     """What it serves, as far as it says."""
     try:
         timeout = aiohttp.ClientTimeout(total=MODELS_SECONDS, sock_connect=session.timeout.sock_connect)
-        async with session.get(base / "v1/models", timeout=timeout) as response:
-            said: Any = msgspec.json.decode(await response.content.read(BODY_BYTES_MAX))
+        async with session.get(base / "v1/models", timeout=timeout, allow_redirects=False) as response:
+            said: Any = msgspec.json.decode(await read_at_most(response, BODY_BYTES_MAX))
             return [str(one["id"]) for one in said["data"]]
     except aiohttp.ConnectionTimeoutError:
         raise
@@ -127,14 +133,13 @@ async def _ask(
     end: float,
 ) -> Finding:
     """The first call that is answered as it should be; else what the first that says anything said."""
-    paths = {**DEFAULT_BIZ_PATHS, **settings.biz_paths}
     first: Finding | None = None
-    for call in calls_for(paths, model):
+    for call in calls_for(settings.all_biz_paths, model):
         answered = await _post(session, base, call, secret=secret, end=end)
         finding = answer_finding(answered, call, url=_shown(base), models=models, has_key=bool(secret))
         if first is None:
             first = finding
-        if not next_is_worth_it(answered, call):
+        if not next_is_worth_it(answered):
             return finding
     assert first is not None
     return first
@@ -144,17 +149,26 @@ async def _post(session: aiohttp.ClientSession, base: URL, call: Call, *, secret
     timeout = aiohttp.ClientTimeout(total=max(0.1, end - time.monotonic()), sock_connect=session.timeout.sock_connect)
     started = time.monotonic()
     url = base.with_path(base.path.rstrip("/") + call.path)
-    async with session.post(url, json=call.payload, timeout=timeout) as response:
-        body = await response.content.read(BODY_BYTES_MAX)
+    async with session.post(url, json=call.payload, timeout=timeout, allow_redirects=False) as response:
+        reader = AnswerReader(
+            shape=shape_of(call.path),
+            status=response.status,
+            content_type=response.content_type,
+            limits=ANSWER_LIMITS,
+        )
+        verdict = await read_answer(response, reader)
+        location = response.headers.get("location")
         return Answered(
             status=response.status,
-            text=_hidden(body.decode(errors="replace"), secret),
+            verdict=_without(secret, verdict),
             seconds=time.monotonic() - started,
+            location=None if location is None else location_shown(location),
         )
 
 
-def _secret(settings: WorkerSettings) -> str:
-    return "" if settings.backend_api_key is None else settings.backend_api_key.get_secret_value()
+def _without(secret: str, verdict: Verdict) -> Verdict:
+    """A server may repeat the key that it refuses."""
+    return replace(verdict, message=_hidden(verdict.message, secret)) if isinstance(verdict, Failed) else verdict
 
 
 def _shown(url: URL) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +15,19 @@ class Next(Enum):
     RETRY = "retry"
     DEAD_LETTER = "dead_letter"
     EXPIRE = "expire"
+
+
+class RetryStatuses:
+    """HTTP statuses after which the same request may succeed later: single ones, and classes, ``5xx``."""
+
+    def __init__(self, listed: Iterable[int | str]) -> None:
+        given = list(listed)
+        self._statuses = frozenset(status for status in given if isinstance(status, int))
+        self._classes = frozenset(int(name[0]) for name in given if isinstance(name, str))
+
+    def hold(self, *statuses: int) -> bool:
+        """Whether one of these is among them: a status, and the one that it counts as."""
+        return any(status in self._statuses or status // 100 in self._classes for status in statuses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

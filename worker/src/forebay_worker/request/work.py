@@ -50,7 +50,8 @@ class Work(msgspec.Struct, gc=False):
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
     unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
-    execution was to take when it started; 0 when unknown. ``trace``: tracing's own; None without it."""
+    execution was to take when it started; 0 when unknown. ``executions``: how often it was begun in this worker.
+    ``trace``: tracing's own; None without it."""
 
     record: Record
     assignment: Assignment
@@ -78,6 +79,7 @@ class Work(msgspec.Struct, gc=False):
     prefilled_before: float = 0.0
     prefilled_with: int = 0
     in_flight_seconds: float = 0.0
+    executions: int = 0
     trace: Traced | None = None
 
     @property

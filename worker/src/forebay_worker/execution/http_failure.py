@@ -1,0 +1,72 @@
+"""What a failed HTTP answer means for its request and for the backend. Pure."""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from yarl import URL
+
+from forebay_worker.answers.verdict import Failed
+from forebay_worker.request.retry_policy import RetryStatuses
+from forebay_worker.request.work import Failure
+
+_LOCATION_CHARS_MAX: Final = 300
+_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
+# 529 is what some providers answer for "overloaded".
+_OF_BACKEND: Final = frozenset({429, 502, 503, 529})
+_TOO_MUCH: Final = frozenset({429, 503, 529})
+
+
+def failure_of(
+    failed: Failed,
+    *,
+    status: int,
+    location: str | None,
+    retry_after_seconds: float | None,
+    retry_statuses: RetryStatuses,
+) -> Failure:
+    """The failure that a verdict amounts to. ``status``, ``location``: of the response itself.
+
+    An answer that broke off, and a request that the engine gave up, are as a connection that was lost: a backend that
+    goes away in the midst of its answers charges nobody.
+    """
+    error = failed.message
+    if 300 <= status < 400:
+        error = f"HTTP {status}: redirects to {location_shown(location)}; redirects are not followed"
+    said = failed.status
+    return Failure(
+        reason=failed.reason,
+        error=error,
+        of_backend=failed.gave_up or said in _OF_BACKEND,
+        http_status=said,
+        refused=said in _TOO_MUCH,
+        # What is no error status was neither asked for nor foreseen: its reason says whether it may pass.
+        retryable=None if said is None or said < 400 else retry_statuses.hold(said, status),
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def retry_after_seconds(retry_after: str | None, date: str | None) -> float | None:
+    """Both forms of Retry-After: seconds, and a date, which counts from the response's own date: clocks differ."""
+    if retry_after is None:
+        return None
+    if _SECONDS.fullmatch(retry_after.strip()):
+        return float(retry_after)
+    try:
+        seconds = (parsedate_to_datetime(retry_after) - parsedate_to_datetime(date or "")).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, seconds)
+
+
+def location_shown(location: str | None) -> str:
+    """Without a name and password in it, and cut."""
+    if not location:
+        return "nowhere (no Location)"
+    try:
+        text = str(URL(location).with_user(None)) if "//" in location else location
+    except ValueError:
+        return "what is no URL"
+    return text[:_LOCATION_CHARS_MAX]
