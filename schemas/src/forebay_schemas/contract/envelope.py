@@ -34,8 +34,12 @@ from forebay_schemas.contract.tiers import (
 from forebay_schemas.errors import EnvelopeError
 
 _TOKENS_MAX: Final = 10**9
+_TOKENS_DIGITS_MAX: Final = 10
 
 JSON_CONTENT_TYPE: Final = "application/json"
+
+NO_JSON: Final = msgspec.Raw()
+"""Of a field that holds JSON as it came: left out."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +53,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     - ``expire_at``, ``sent_at``: epoch milliseconds on the client's clock.
     - ``tenant``: whose request it is, 1 to 200 printable characters.
     - ``max_attempts``: executions at most, 1 to 100.
-    - ``reply``: any JSON, for whoever answers the client; the worker does not look at it.
+    - ``reply``: any JSON, for whoever answers the client, kept as the bytes that came; empty when there is none.
     """
 
     request_id: str
@@ -61,7 +65,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     sent_at: int | None = None
     tenant: str | None = None
     max_attempts: int | None = None
-    reply: Any = None
+    reply: msgspec.Raw = NO_JSON
 
     def __post_init__(self) -> None:
         # msgspec makes its ValidationError of a ValueError; `explain` reads "field is ..." back out of the text.
@@ -143,34 +147,64 @@ class PayloadHints(msgspec.Struct, frozen=True, gc=False):
     max_completion_tokens: int | None = None
 
 
-class _AnyHints(msgspec.Struct, frozen=True, gc=False):
-    model: Any = None
-    stream: Any = False
-    max_tokens: Any = None
-    max_completion_tokens: Any = None
+class _UsualHints(msgspec.Struct, frozen=True, gc=False):
+    model: str | None = None
+    stream: bool | None = False
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
 
 
-_hints_decoder = msgspec.json.Decoder(_AnyHints)
+class _RawHints(msgspec.Struct, frozen=True, gc=False):
+    """The same of a payload that gives one of them in another form, which may be as large as the payload."""
+
+    model: msgspec.Raw = NO_JSON
+    stream: msgspec.Raw = NO_JSON
+    max_tokens: msgspec.Raw = NO_JSON
+    max_completion_tokens: msgspec.Raw = NO_JSON
+
+
+_usual_hints_decoder = msgspec.json.Decoder(_UsualHints)
+_raw_hints_decoder = msgspec.json.Decoder(_RawHints)
 _NO_HINTS = PayloadHints()
 
 
 def payload_hints(request: Request) -> PayloadHints:
-    """The payload's hints. Never raises: judging the payload is the engine's business."""
+    """The payload's hints. Never raises: judging the payload is the engine's business.
+
+    What it makes is no larger than the hints themselves, whatever stands in their places.
+    """
     try:
-        found = _hints_decoder.decode(request.payload)
+        usual = _usual_hints_decoder.decode(request.payload)
+    except msgspec.ValidationError:
+        return _hints_one_by_one(request)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _NO_HINTS
     return PayloadHints(
-        found.model if isinstance(found.model, str) else None,
-        found.stream is True,
-        _token_count(found.max_tokens),
-        _token_count(found.max_completion_tokens),
+        usual.model, usual.stream is True, _token_count(usual.max_tokens), _token_count(usual.max_completion_tokens)
     )
 
 
-def _token_count(value: object) -> int | None:
-    # type() rather than isinstance(): True is no count.
-    return value if type(value) is int and 0 < value <= _TOKENS_MAX else None
+def _hints_one_by_one(request: Request) -> PayloadHints:
+    try:
+        raw = _raw_hints_decoder.decode(request.payload)
+        model, stream = bytes(raw.model), bytes(raw.stream)
+        return PayloadHints(
+            msgspec.json.decode(model, type=str) if model.startswith(b'"') else None,
+            stream == b"true",
+            _token_count_in(bytes(raw.max_tokens)),
+            _token_count_in(bytes(raw.max_completion_tokens)),
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _NO_HINTS
+
+
+def _token_count_in(text: bytes) -> int | None:
+    # isdigit() of bytes knows ASCII alone; longer numbers are out of range, and int() of many digits is slow.
+    return _token_count(int(text)) if text.isdigit() and len(text) <= _TOKENS_DIGITS_MAX else None
+
+
+def _token_count(value: int | None) -> int | None:
+    return value if value is not None and 0 < value <= _TOKENS_MAX else None
 
 
 class Codec(Protocol):

@@ -32,7 +32,7 @@ _FIXES: Final = {
     "sent_at": "give epoch milliseconds, an integer, 13 digits today",
     "tenant": f"give a string of 1 to {NAME_CHARS_MAX} printable characters, or leave it out",
     "max_attempts": f"give an integer from 1 to {ATTEMPTS_MAX}, or leave it out",
-    "reply": "give JSON with numbers of an ordinary size, or leave it out",
+    "reply": "put JSON there, or leave it out",
 }
 
 # msgspec's words for what it found, in ours.
