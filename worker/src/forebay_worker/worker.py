@@ -377,7 +377,11 @@ class Worker:
             log.error("outcomes not delivered; their requests run again", records=self._reporter.undelivered_records)
         left = end - self._clock.monotonic()
         await self._turn_for(left, lambda: not any(thread.is_alive() for thread in self._threads))
+        await asyncio.sleep(TICK_SECONDS)  # for a hand-over that the last of them has just made
         self._hand_overs.step(self._clock.monotonic())
+        await self._turn_for(end - self._clock.monotonic(), lambda: self._hand_overs.is_all_told)
+        if not self._hand_overs.is_all_told:
+            log.error("hand-overs not told; their requests may run again")
         self._sharer.leave()
         await asyncio.to_thread(self._producer.flush, max(1.0, end - self._clock.monotonic()))
 

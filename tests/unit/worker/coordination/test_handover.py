@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
-from forebay_worker.coordination.handover import HandOvers
+from forebay_worker.coordination.handover import AGAIN_SECONDS, TOLD_SECONDS_MAX, HandOvers
 from forebay_worker.intake.partitions import HandedOver
 from forebay_worker.partition.assignment import Assignment
 from simulated.works import make_assignment
@@ -12,13 +14,26 @@ RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKin
 
 
 class Desk:
-    """The hand-overs of a worker; ``said`` is emptied as it is looked at."""
+    """The hand-overs of a worker; ``said`` is emptied as it is looked at. ``delivers``: what becomes of a notice, None
+    while its report is awaited, in ``awaiting``."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
-        self.hand_overs = HandOvers(worker_id="w-1", send=self.notices.append)
+        self.delivers: bool | None = True
+        self.awaiting: list[Callable[[bool], None]] = []
+        self.hand_overs = HandOvers(worker_id="w-1", send=self._send)
         self.now = 100.0
         self.hand_overs.step(self.now)
+
+    def _send(self, notice: Notice, on_delivery: Callable[[bool], None]) -> None:
+        self.notices.append(notice)
+        if self.delivers is None:
+            self.awaiting.append(on_delivery)
+        else:
+            on_delivery(self.delivers)
+
+    def is_all_told(self) -> bool:
+        return self.hand_overs.is_all_told
 
     def let_go(self, *running: int, partition: int = 0) -> Assignment:
         assignment = make_assignment(partition=partition)
@@ -110,3 +125,41 @@ def test_a_notice_names_its_worker_and_its_partition() -> None:
     assert desk.notices == [
         Notice(kind=FINISHED, worker="w-1", topic=assignment.topic, partition=2, offsets=[3]),
     ]
+
+
+def test_what_ended_is_said_again_until_it_is_durable() -> None:
+    """A full queue of the client fails at once, a delivery may fail later; neither may make the request run again."""
+    desk = Desk()
+    assignment = desk.let_go(3, 4, 5)
+    desk.delivers = False
+    finish(assignment, 3)
+    assignment.claims.release(4)
+    assert desk.said() == [(FINISHED, 0, [3]), (RELEASED, 0, [4])]
+    assert not desk.is_all_told()
+    assert desk.said() == [], "not at once: the queue is full"
+    assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3]), (RELEASED, 0, [4])]
+    desk.delivers = None
+    finish(assignment, 5)
+    assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3, 5]), (RELEASED, 0, [4])]
+    assert desk.hand_overs.running_count == 0
+    assert not desk.is_all_told()
+    finished, released = desk.awaiting
+    finished(False)
+    released(True)
+    desk.delivers = True
+    assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3, 5])]
+    assert desk.is_all_told()
+    assert desk.said(after_seconds=RENEW_SECONDS) == []
+    assert desk.hand_overs._open == [], "nothing is kept of what is over"
+
+
+def test_what_cannot_be_said_for_as_long_as_anybody_would_hear_it_is_given_up() -> None:
+    desk = Desk()
+    assignment = desk.let_go(3)
+    desk.delivers = False
+    finish(assignment, 3)
+    assert desk.said() == [(FINISHED, 0, [3])]
+    assert desk.said(after_seconds=TOLD_SECONDS_MAX - 1) == [(FINISHED, 0, [3])]
+    assert desk.said(after_seconds=1) == []
+    assert desk.is_all_told()
+    assert desk.hand_overs._open == []

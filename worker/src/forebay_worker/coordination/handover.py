@@ -1,30 +1,48 @@
 """Hand-over, the old owner's side: says on the coordination topic what became of the requests that run on here after
-their partition was let go of. The event loop's thread uses it."""
+their partition was let go of, until it is durable. The event loop's thread uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
 
 from forebay_schemas.contract.coordination import RENEW_SECONDS, Notice, NoticeKind
 from forebay_worker.intake.partitions import HandedOver
 
+AGAIN_SECONDS = 0.5
+"""After a failed delivery: well within what is left of a lease."""
+
+TOLD_SECONDS_MAX = 600.0
+"""As far back as a new worker reads the coordination topic: what is older helps nobody."""
+
+log = structlog.get_logger("forebay.hand_over")
+
+Send = Callable[[Notice, Callable[[bool], None]], None]
+
 
 @dataclass(slots=True)
 class _Open:
-    """One partition that was let go of; ``running`` are the offsets that nothing was said of yet."""
+    """One partition that was let go of; ``running`` are the offsets whose end is not known yet, ``ended`` those whose
+    end is to be told, ``telling`` the number of notices on their way."""
 
     over: HandedOver
     running: set[int] = field(default_factory=set)
+    ended: dict[NoticeKind, list[int]] = field(default_factory=dict)
+    telling: int = 0
+    tell_at: float = 0.0
+    tell_until: float | None = None
 
 
 class HandOvers:
-    """Follows every partition that was let go of until nothing of it runs here any more.
+    """Follows every partition that was let go of until all that ended here of it has been told.
 
-    ``send`` produces a notice. Times are monotonic seconds.
+    ``send`` produces a notice and calls back with whether it is durable. Times are monotonic seconds.
     """
 
-    def __init__(self, *, worker_id: str, send: Callable[[Notice], None]) -> None:
+    def __init__(self, *, worker_id: str, send: Send) -> None:
         self._worker_id = worker_id
         self._send = send
         self._open: list[_Open] = []
@@ -37,6 +55,11 @@ class HandOvers:
         """How many requests run here for partitions of others."""
         return sum(len(each.running) for each in self._open)
 
+    @property
+    def is_all_told(self) -> bool:
+        """Whether the end of each that has ended is durable on the coordination topic."""
+        return not any(each.ended or each.telling for each in self._open)
+
     def add(self, over: HandedOver) -> None:
         """A partition was let go of while requests of it run; that they do was said when it was let go of."""
         self._open.append(_Open(over, set(over.running)))
@@ -48,34 +71,60 @@ class HandOvers:
         if renew:
             self._renew_at = now + RENEW_SECONDS
         for each in self._open:
-            self._report_ended(each)
+            self._note_ended(each)
+            self._tell_ended(each, now)
             if renew and each.running:
-                self._say(each.over, NoticeKind.RUNNING, sorted(each.running))
-        self._open = [each for each in self._open if each.running]
+                # It comes again by itself: nothing is lost with one that is not delivered.
+                self._say(each.over, NoticeKind.RUNNING, sorted(each.running), lambda _: None)
+        self._open = [each for each in self._open if each.running or each.ended or each.telling]
 
-    def _report_ended(self, each: _Open) -> None:
+    def _note_ended(self, each: _Open) -> None:
         assignment = each.over.assignment
         finished = []
         while assignment.done:
             offset = assignment.done.popleft()
             assignment.claims.release(offset)
             finished.append(offset)
-        if finished:
-            each.running.difference_update(finished)
-            self._say(each.over, NoticeKind.FINISHED, finished)
+        each.running.difference_update(finished)
         given_back = sorted(each.running.difference(assignment.claims.running()))
-        if given_back:
-            each.running.difference_update(given_back)
-            self._say(each.over, NoticeKind.RELEASED, given_back)
+        each.running.difference_update(given_back)
+        for kind, offsets in ((NoticeKind.FINISHED, finished), (NoticeKind.RELEASED, given_back)):
+            if offsets:
+                each.ended.setdefault(kind, []).extend(offsets)
 
-    def _say(self, over: HandedOver, kind: NoticeKind, offsets: list[int]) -> None:
-        assignment = over.assignment
-        self._send(
-            Notice(
-                kind=kind,
-                worker=self._worker_id,
-                topic=assignment.topic,
-                partition=assignment.partition,
-                offsets=offsets,
+    def _tell_ended(self, each: _Open, now: float) -> None:
+        if not each.ended or now < each.tell_at:
+            return
+        if each.tell_until is None:
+            each.tell_until = now + TOLD_SECONDS_MAX
+        ended, each.ended = each.ended, {}
+        if now >= each.tell_until:
+            log.error(
+                "hand-over given up; requests may run again",
+                topic=each.over.assignment.topic,
+                partition=each.over.assignment.partition,
+                offsets={kind.value: len(offsets) for kind, offsets in ended.items()},
             )
+            return
+        for kind, offsets in ended.items():
+            each.telling += 1
+            self._say(each.over, kind, offsets, partial(self._told, each, kind, offsets, now))
+
+    def _told(self, each: _Open, kind: NoticeKind, offsets: list[int], sent_at: float, is_durable: bool) -> None:
+        each.telling -= 1
+        if not is_durable:
+            each.tell_at = sent_at + AGAIN_SECONDS
+            each.ended.setdefault(kind, []).extend(offsets)
+        elif not each.ended and not each.telling:
+            each.tell_until = None
+
+    def _say(self, over: HandedOver, kind: NoticeKind, offsets: list[int], on_delivery: Callable[[bool], None]) -> None:
+        assignment = over.assignment
+        notice = Notice(
+            kind=kind,
+            worker=self._worker_id,
+            topic=assignment.topic,
+            partition=assignment.partition,
+            offsets=offsets,
         )
+        self._send(notice, on_delivery)
