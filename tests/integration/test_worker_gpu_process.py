@@ -145,6 +145,15 @@ def test_utilisation_memory_and_busy_sms_of_all_gpus_arrive(stub: NvmlStub) -> N
         pytest.param(
             "", {"1.nvmlDeviceGetUtilizationRates.error": GPU_IS_LOST}, (0.3, None, 0.9), id="one-of-two-ailing"
         ),
+        pytest.param(
+            "",
+            {"1.nvmlDeviceGetHandleByIndex_v2.error": GPU_IS_LOST},
+            (0.3, None, 0.5),
+            id="one-of-two-cannot-be-opened",
+        ),
+        pytest.param(
+            "0,1", {"1.nvmlDeviceGetHandleByIndex_v2.error": 4}, (0.3, None, 0.5), id="one-of-two-is-not-permitted"
+        ),
     ],
 )
 def test_each_device_tells_what_it_can(

@@ -45,7 +45,11 @@ def nvml_finding(said: dict[str, Any] | str, *, expected: bool) -> Finding:
     if error is not None and said.get("no_driver") and not expected:
         return ok(CHECK, "FOREBAY_GPU=auto: no NVIDIA driver here, so pacing goes without GPU signals")
     if error is not None:
-        fix = "run it where the driver's libnvidia-ml.so.1 is (in Kubernetes: the nvidia runtime), or set FOREBAY_GPU"
+        fix = "look at nvidia-smi and the kernel's log, or set FOREBAY_GPU=none"
+        if said.get("no_driver"):
+            fix = (
+                "run it where the driver's libnvidia-ml.so.1 is (in Kubernetes: the nvidia runtime), or set FOREBAY_GPU"
+            )
         return failed(CHECK, f"NVML: {error}", fix=fix)
     devices: list[dict[str, Any]] = said["devices"]
     products = ", ".join(f"{one['name']} {one['product'] or 'of no name'}" for one in devices)

@@ -103,6 +103,23 @@ class _Device:
         return self._sampler.percent() if self._sampler is not None else None
 
 
+class _ClosedDevice:
+    """A GPU that the driver counts and does not open: lost, or not permitted. The others are read all the same."""
+
+    def __init__(self, name: str, error: pynvml.NVMLError) -> None:
+        self.name = name
+        self._error = str(error)
+
+    def look(self) -> dict[str, Any]:
+        """A row without values. A lost GPU comes back, if at all, to a process that starts anew."""
+        values = dict.fromkeys(("utilisation_percent", "sm_percent", "memory_used_bytes", "memory_total_bytes"))
+        return {"name": self.name, "error": self._error, **values}
+
+    def product(self) -> str | None:
+        """Unknown."""
+        return None
+
+
 def _sm_sampler(handle: Any, *, is_instance: bool) -> _SmSampler | None:
     gpu = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle) if is_instance else handle
     if not pynvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
@@ -124,10 +141,13 @@ def _or_else(value: Any, read: Callable[[], Any]) -> Any:
         return value
 
 
-def open_devices(names: list[str]) -> list[_Device]:
-    """The named devices, or all; a GPU in MIG mode stands for its instances. Raises ``LookupError``, ``NVMLError``."""
+def open_devices(names: list[str]) -> list[_Device | _ClosedDevice]:
+    """The named devices, or all; a GPU in MIG mode stands for its instances. One that fails to open hides no other.
+
+    Raises ``LookupError`` for a name that no device has, and ``NVMLError`` when the driver does not count them.
+    """
     count = pynvml.nvmlDeviceGetCount()
-    devices: list[_Device] = []
+    devices: list[_Device | _ClosedDevice] = []
     for name in names or [str(index) for index in range(count)]:
         try:
             by_index = name.isdigit()
@@ -135,6 +155,9 @@ def open_devices(names: list[str]) -> list[_Device]:
         except (pynvml.NVMLError_InvalidArgument, pynvml.NVMLError_NotFound):
             visible = ", ".join(f"{index} ({_uuid_of(index)})" for index in range(count)) or "none"
             raise LookupError(f"FOREBAY_GPU_DEVICES: no GPU {name}; visible: {visible}") from None
+        except pynvml.NVMLError as error:
+            devices.append(_ClosedDevice(name, error))
+            continue
         devices += (_instances(handle) if _in_mig_mode(handle) else []) or [_Device(name, handle)]
     if not devices:
         raise LookupError("no GPU is visible")
@@ -149,15 +172,19 @@ def _uuid_of(index: int) -> str:
     return str(_or_else("?", lambda: pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index))))
 
 
-def _instances(gpu: Any) -> list[_Device]:
+def _instances(gpu: Any) -> list[_Device | _ClosedDevice]:
     """The visible MIG instances of a GPU in MIG mode."""
-    instances = []
+    instances: list[_Device | _ClosedDevice] = []
     for index in range(_or_else(0, lambda: pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu))):
         try:
             handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
             instances.append(_Device(str(pynvml.nvmlDeviceGetUUID(handle)), handle))
         except pynvml.NVMLError_NotFound:
             continue
+        except pynvml.NVMLError as error:
+            instances.append(
+                _ClosedDevice(f"{_or_else('?', lambda: pynvml.nvmlDeviceGetUUID(gpu))} instance {index}", error)
+            )
     return instances
 
 
