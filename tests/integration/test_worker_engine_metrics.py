@@ -20,7 +20,7 @@ def first_reading(url: str) -> EngineReading:
 
     async def look() -> EngineReading:
         readings: asyncio.Queue[EngineReading] = asyncio.Queue()
-        source = EngineMetrics(url=url + "/metrics", clock=SystemClock())
+        source = EngineMetrics(url=url + "/metrics", prefix="", clock=SystemClock())
         task = asyncio.create_task(
             source.follow(heard=lambda reading, _: readings.put_nowait(reading), failed=lambda _: None)
         )

@@ -16,6 +16,7 @@ import typer
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.terminal import printable_lines
 from forebay_worker.calibrate.command import calibrate
 from forebay_worker.doctor.examine import examine
 from forebay_worker.ops.client import fetch_status
@@ -146,7 +147,7 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except ForebayError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - this is the command's answer
+        print(f"error: {printable_lines(str(error))}", file=sys.stderr)  # noqa: T201 - this is the command's answer
         sys.exit(error.exit_code)
 
 

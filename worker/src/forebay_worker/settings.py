@@ -93,6 +93,11 @@ class WorkerSettings(CommonSettings):
     metrics_url: str | None = Field(
         default=None, description="Where the engine tells its metrics; the backend's /metrics unless given"
     )
+    metrics_prefix: str = Field(
+        default="",
+        pattern=r"^[a-zA-Z_:]?[a-zA-Z0-9_:]{0,63}$",
+        description="What stands before the names of the engine's metrics, ray_ behind Ray Serve say",
+    )
     gpu: Literal["auto", "nvml", "prometheus", "none"] = Field(
         default="auto", description="Where GPU utilisation comes from; auto: NVML where there is a driver"
     )

@@ -8,8 +8,8 @@ import msgspec
 
 from forebay_producer.dead_letters.groups import OTHERS, By, Group
 from forebay_producer.dead_letters.selection import NONE, Selection
-from forebay_producer.dead_letters.views import printable
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
+from forebay_schemas.runtime.terminal import printable
 
 EXPLAINED_GROUPS_MAX: Final = 10
 SHOWN_ERRORS_MAX: Final = 3

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from forebay_producer.dead_letters.letter import Letter
-from forebay_producer.dead_letters.views import printable, rfc3339
+from forebay_producer.dead_letters.views import rfc3339
+from forebay_schemas.runtime.terminal import printable
 
 NONE: Final = "-"
 """Stands for "it has none": no tenant, say. `list` writes it so, too."""

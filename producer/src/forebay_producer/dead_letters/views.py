@@ -11,6 +11,7 @@ import msgspec
 from forebay_producer.dead_letters.letter import Letter, State
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
+from forebay_schemas.runtime.terminal import printable
 
 
 def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payload: bool) -> dict[str, Any]:
@@ -85,11 +86,6 @@ def bytes_shown(value: bytes | None) -> str | dict[str, str] | None:
         return value.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode()}
-
-
-def printable(text: str) -> str:
-    """The text with its control characters escaped: what a stranger sent must not steer a terminal."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _deed_text(deed: dict[str, Any]) -> str:

@@ -71,6 +71,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "LOW_SHARE",
         "HIGH_RESERVE_SHARE",
         "METRICS_URL",
+        "METRICS_PREFIX",
         "GPU",
         "GPU_DEVICES",
         "GPU_PROMETHEUS_URL",

@@ -330,3 +330,15 @@ def test_the_text_shows_who_shares_the_backend() -> None:
     text = status_text(stage.document())
     assert f"0 of {LIMIT}, this worker's share of the backend's {LIMIT}" in text
     assert "  w-2     5      4          1     0    33   10.4              draining" in text
+
+
+def test_what_an_engine_says_does_not_steer_the_terminal() -> None:
+    hostile = "HTTP 503: \x1b]0;pwned\x07\x9b2J\nlimited by   -\u202e"
+    document = Desk().document()
+    document["breaker"]["error"] = hostile
+    document["intakes"]["high"]["troubles"] = [hostile]
+    document["signals"]["engine"] |= {"state": "missing", "error": hostile, "source": hostile}
+    text = status_text(document)
+    assert text.count("pwned") == 4
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert sum(line.startswith("limited by") for line in text.split("\n")) == 1

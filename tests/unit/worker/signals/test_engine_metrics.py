@@ -209,7 +209,10 @@ def test_an_absurd_total_is_refused(total: float) -> None:
     ["", "<html><body>not found</body></html>", "process_cpu_seconds_total 12.5\n", "\x00\xff{{{", "vllm:other 1\n"],
 )
 def test_a_page_of_no_known_engine_is_an_error_that_names_the_known_ones(page: str) -> None:
-    with pytest.raises(SignalError, match=r"^no metric of vllm, sglang, llama\.cpp, .* is on the page$"):
+    with pytest.raises(
+        SignalError,
+        match=r"^no metric of vllm, sglang, llama\.cpp, .* is on the page; FOREBAY_METRICS_PREFIX names a prefix$",
+    ):
         read_engine_metrics(page, at=5.0)
 
 
@@ -227,3 +230,14 @@ def test_a_page_with_thousands_of_the_engines_own_series_is_refused_before_it_co
 def test_no_name_stands_for_two_engines() -> None:
     names = [(engine.name, name) for engine in ENGINES for name in {series.name for series in engine.series()}]
     assert len({name for _, name in names}) == len(names)
+
+
+def test_names_behind_a_prefix_are_read_with_colons_or_underscores() -> None:
+    ray = VLLM_NEW.replace("vllm:", "ray_vllm_")
+    assert read_engine_metrics(ray, at=1.0, prefix="ray_") == read_engine_metrics(VLLM_NEW, at=1.0)
+    half_renamed = VLLM_NEW.replace("vllm:", "ray_vllm:")
+    assert read_engine_metrics(half_renamed, at=1.0, prefix="ray_") == read_engine_metrics(VLLM_NEW, at=1.0)
+    with pytest.raises(SignalError, match="FOREBAY_METRICS_PREFIX names a prefix"):
+        read_engine_metrics(ray, at=1.0)
+    with pytest.raises(SignalError, match="behind the prefix ray_"):
+        read_engine_metrics(VLLM_NEW, at=1.0, prefix="ray_")

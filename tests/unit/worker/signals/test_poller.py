@@ -109,7 +109,7 @@ async def until(what: str, look: Callable[[], object]) -> None:
 
 
 def engine_at(server: Server) -> EngineMetrics:
-    return EngineMetrics(url=server.url + "/metrics", clock=CLOCK)
+    return EngineMetrics(url=server.url + "/metrics", prefix="", clock=CLOCK)
 
 
 def prometheus_at(server: Server, *, clock: SystemClock = CLOCK) -> PrometheusGpu:
@@ -234,7 +234,7 @@ def test_a_port_nobody_listens_on_is_a_missing_engine_and_no_password_is_shown()
     async def look() -> None:
         async with Server(page).serving() as server:
             url = server.url.replace("http://", "http://me:secret@") + "/metrics"
-        engine = EngineMetrics(url=url, clock=CLOCK)
+        engine = EngineMetrics(url=url, prefix="", clock=CLOCK)
         async with polling(engine=engine) as poller:
             await until("the error", lambda: poller.sources(CLOCK.monotonic())["engine"]["error"])
             status = poller.sources(CLOCK.monotonic())["engine"]

@@ -108,8 +108,8 @@ async def look_at_engine(settings: WorkerSettings, *, even_if_busy: bool) -> str
         for look in range(LOOKS):
             try:
                 page = (await fetch(session, URL(url))).body.decode(errors="replace")
-                name = engine_name(page)
-                reading = read_engine_metrics(page, at=0.0)
+                name = engine_name(page, prefix=settings.metrics_prefix)
+                reading = read_engine_metrics(page, at=0.0, prefix=settings.metrics_prefix)
             except SignalError:
                 return name
             busy = (reading.running_requests or 0.0) + (reading.waiting_requests or 0.0)

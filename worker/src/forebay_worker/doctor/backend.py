@@ -94,7 +94,7 @@ async def check_metrics(settings: WorkerSettings) -> Finding:
     try:
         async with aiohttp.ClientSession() as session:
             page = (await fetch(session, URL(url))).body.decode(errors="replace")
-        reading = read_engine_metrics(page, at=0.0)
+        reading = read_engine_metrics(page, at=0.0, prefix=settings.metrics_prefix)
     except SignalError as error:
         return warning(METRICS, _hidden(str(error), settings.read_backend_key() or ""), fix=fix)
     told = ", ".join(
@@ -106,7 +106,7 @@ async def check_metrics(settings: WorkerSettings) -> Finding:
         )
         if value is not None
     )
-    return ok(METRICS, f"{engine_name(page)}: {told or 'counters only'}")
+    return ok(METRICS, f"{engine_name(page, prefix=settings.metrics_prefix)}: {told or 'counters only'}")
 
 
 async def _models(session: aiohttp.ClientSession, base: URL) -> list[str]:

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from forebay_schemas.runtime.terminal import printable_document
+
 CHANGES_SHOWN = 20
 _NONE = "-"
 
 
 def status_text(document: Mapping[str, Any]) -> str:
-    """Sections with a heading each, in the order in which on-call asks: what stops it, why, for whom."""
+    """Sections with a heading each, in the order in which on-call asks: what stops it, why, for whom.
+
+    An engine's own words are in it, so all is made printable.
+    """
+    document = printable_document(document)
     return "\n\n".join(
         section
         for section in (

@@ -128,18 +128,21 @@ ENGINES: Final[tuple[Engine, ...]] = (
 """A page that several match is the first one's: Triton shows its own metrics beside those of the vLLM inside it."""
 
 
-def read_engine_metrics(page: str, *, at: float) -> EngineReading:
+def read_engine_metrics(page: str, *, at: float, prefix: str = "") -> EngineReading:
     """Reads a page in Prometheus' text format. ``at``: monotonic seconds.
 
+    ``prefix``: what stands before the engine's own names, ``ray_`` where Ray exports them: its names have an underscore
+    where the engine's have a colon.
     Counts are summed over models and label sets; of shares the highest counts. A value that is no number, negative or
     absurd makes its field None. Raises ``SignalError`` when no engine of the table wrote the page, or nothing on it can
     be read.
     """
-    found, garbled = _samples(page)
+    found, garbled = _samples(page, prefix)
     engine = _engine_of(found.keys() | garbled)
     if engine is None:
         names = ", ".join(engine.name for engine in ENGINES)
-        raise SignalError(f"no metric of {names} is on the page")
+        behind = f" behind the prefix {prefix}" if prefix else "; FOREBAY_METRICS_PREFIX names a prefix"
+        raise SignalError(f"no metric of {names} is on the page{behind}")
     look = _Look(engine=engine, found=found, garbled=garbled)
     reading = EngineReading(
         at=at,
@@ -155,9 +158,9 @@ def read_engine_metrics(page: str, *, at: float) -> EngineReading:
     return reading
 
 
-def engine_name(page: str) -> str | None:
+def engine_name(page: str, *, prefix: str = "") -> str | None:
     """Which engine of the table wrote the page. Raises ``SignalError`` for one with too many series."""
-    found, garbled = _samples(page)
+    found, garbled = _samples(page, prefix)
     engine = _engine_of(found.keys() | garbled)
     return None if engine is None else engine.name
 
@@ -206,7 +209,7 @@ class _Look:
         return list(by_labels.values())
 
 
-def _samples(page: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
+def _samples(page: str, prefix: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
     """The samples of the table's names, and the names on lines that cannot be parsed.
 
     Only those lines are parsed, one by one: a page of vLLM's has a thousand more, mostly buckets, and the parser takes
@@ -214,22 +217,32 @@ def _samples(page: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
     """
     found: dict[str, list[Sample]] = {}
     garbled = set()
-    for count, match in enumerate(_wanted_lines().finditer("\n" + page)):
+    table_names = _names_behind(prefix)
+    for count, match in enumerate(_wanted_lines(prefix).finditer("\n" + page)):
         if count == LINES_MAX:
             raise SignalError(f"more than {LINES_MAX} series of the engine's own metrics are on the page")
         try:
             families = list(text_string_to_metric_families(match[0].strip() + "\n"))
         except (ValueError, IndexError, KeyError):
-            garbled.add(match["name"])
+            garbled.add(table_names[match["name"]])
             continue
         for family in families:
             for sample in family.samples:
-                found.setdefault(sample.name, []).append(sample)
+                found.setdefault(table_names.get(sample.name, sample.name), []).append(sample)
     return found, frozenset(garbled)
 
 
 @cache
-def _wanted_lines() -> re.Pattern[str]:
-    names = sorted({re.escape(series.name) for engine in ENGINES for series in engine.series()})
+def _names_behind(prefix: str) -> Mapping[str, str]:
+    """The table's names by those on a page whose names begin with ``prefix``."""
+    names = {series.name for engine in ENGINES for series in engine.series()}
+    if not prefix:
+        return {name: name for name in names}
+    return {f"{prefix}{said}": name for name in names for said in (name, name.replace(":", "_"))}
+
+
+@cache
+def _wanted_lines(prefix: str) -> re.Pattern[str]:
+    names = "|".join(map(re.escape, sorted(_names_behind(prefix))))
     # The newline as a literal, not as ^: the search then leaps from line to line.
-    return re.compile(rf"\n(?P<name>{'|'.join(names)})(?=[{{ \t]).*")
+    return re.compile(rf"\n(?P<name>{names})(?=[{{ \t]).*")

@@ -47,10 +47,11 @@ class Source(Protocol[_Said]):
 
 
 class EngineMetrics:
-    """The engine's metrics page. ``url``: all of it, http://127.0.0.1:8000/metrics say."""
+    """The engine's metrics page. ``url``: all of it, http://127.0.0.1:8000/metrics say. ``prefix``: of its names."""
 
-    def __init__(self, *, url: str, clock: Clock) -> None:
+    def __init__(self, *, url: str, prefix: str, clock: Clock) -> None:
         self._url = URL(url)
+        self._prefix = prefix
         self._clock = clock
         self.name = str(self._url.with_user(None).with_query(None))
 
@@ -63,7 +64,8 @@ class EngineMetrics:
                 started = self._clock.monotonic()
                 try:
                     reply = await fetch(session, self._url)
-                    heard(read_engine_metrics(reply.body.decode(errors="replace"), at=started), None)
+                    page = reply.body.decode(errors="replace")
+                    heard(read_engine_metrics(page, at=started, prefix=self._prefix), None)
                 except SignalError as error:
                     failed(str(error))
                 await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock.monotonic() - started)))

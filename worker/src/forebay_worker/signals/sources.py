@@ -25,7 +25,7 @@ def metrics_url(settings: WorkerSettings) -> str | None:
 
 def _engine(settings: WorkerSettings, clock: Clock) -> Source[EngineReading] | None:
     url = metrics_url(settings)
-    return None if url is None else EngineMetrics(url=url, clock=clock)
+    return None if url is None else EngineMetrics(url=url, prefix=settings.metrics_prefix, clock=clock)
 
 
 def _gpu(settings: WorkerSettings, clock: Clock) -> Source[GpuReading] | None:

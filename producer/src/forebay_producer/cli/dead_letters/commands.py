@@ -22,9 +22,10 @@ from forebay_producer.dead_letters.letter import state_of
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.history import deeds_of
 from forebay_producer.dead_letters.selection import Selection
-from forebay_producer.dead_letters.views import printable, rfc3339, view_of, view_text
+from forebay_producer.dead_letters.views import rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
+from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Find out what died and why, and replay it.")
 

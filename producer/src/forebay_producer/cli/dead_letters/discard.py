@@ -21,10 +21,11 @@ from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.history import PastRuns
 from forebay_producer.dead_letters.runs.lease import InterruptedRunError, LostTurnError, Run
 from forebay_producer.dead_letters.selection import NONE, Selection
-from forebay_producer.dead_letters.views import printable, rfc3339
+from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.terminal import printable
 
 BATCH_LETTERS_MAX: Final = 5_000
 """So many places go into one audit record: 60 KB."""

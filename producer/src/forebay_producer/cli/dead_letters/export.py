@@ -20,10 +20,10 @@ from forebay_producer.cli.progress import Interruption, ScanProgress
 from forebay_producer.dead_letters.export import export_line
 from forebay_producer.dead_letters.letter import State, state_of
 from forebay_producer.dead_letters.reader import DeadLetterReader
-from forebay_producer.dead_letters.views import printable
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.terminal import printable
 
 _CLOCK: Final = SystemClock()
 

@@ -26,12 +26,12 @@ from forebay_producer.dead_letters.runs.lease import InterruptedRunError, Run
 from forebay_producer.dead_letters.runs.replay_job import Planner, ReplayJob, Tally
 from forebay_producer.dead_letters.runs.replayer import Replayer
 from forebay_producer.dead_letters.selection import Selection
-from forebay_producer.dead_letters.views import printable
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TTL_MS_MAX
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.terminal import printable
 
 RATE_PER_SECOND_MAX: Final = 10_000.0
 

@@ -1,0 +1,24 @@
+"""What others sent, made fit to be shown at a terminal. Pure: prints nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """The text with all that is not printable escaped, line breaks too: a stranger's text must not steer a terminal."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text of several lines, which stay lines."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def printable_document(document: Any) -> Any:
+    """A JSON document with each text in it made printable, keys included."""
+    if isinstance(document, str):
+        return printable(document)
+    if isinstance(document, dict):
+        return {printable(str(key)): printable_document(value) for key, value in document.items()}
+    return [printable_document(value) for value in document] if isinstance(document, list | tuple) else document
