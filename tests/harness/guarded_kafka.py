@@ -52,7 +52,7 @@ def worker_properties(folder: Path) -> Path:
     """A properties file for a worker that comes as `worker`."""
     path = folder / "guarded.properties"
     lines = [f"{name}={value}" for name, value in _client("worker").items()]
-    path.write_text("\n".join([*lines, "topic.metadata.refresh.interval.ms=500"]), encoding="utf-8")
+    path.write_text("\n".join(lines), encoding="utf-8")
     return path
 
 

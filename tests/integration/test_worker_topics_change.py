@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
@@ -20,13 +20,8 @@ if TYPE_CHECKING:
     from harness.workers import NewWorker
 
 ANSWER_SECONDS_MAX = 30.0
-
-
-def brisk_metadata(folder: Path) -> Path:
-    """A properties file: the client looks at its topics twice a second instead of every five minutes."""
-    path = folder / "metadata.properties"
-    path.write_text("topic.metadata.refresh.interval.ms=500\n")
-    return path
+NOTICED_SECONDS_MAX = 15.0
+"""Five until the client looks at its topics again, and what a busy machine takes."""
 
 
 def plain_producer(pool: LivePool, **more: object) -> Producer:
@@ -39,9 +34,10 @@ def test_partitions_added_to_a_topic_are_read_from_their_first_record(
 ) -> None:
     pool, gate = new_pool(partitions=1), Gate(tmp_path)
     topic = pool.topics.requests(Tier.MID)
-    worker = new_worker(pool, handler=HANDLER, kafka_properties=brisk_metadata(tmp_path))
+    worker = new_worker(pool, handler=HANDLER)
     admin = pool.kafka.admin()
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(ANSWER_SECONDS_MAX)
+    wait_until("its share of them", lambda: worker.assigned(topic) == [0, 1, 2], seconds=NOTICED_SECONDS_MAX)
     producer = plain_producer(pool)
     ids = [f"{partition}-{number}" for partition in (1, 2) for number in range(20)]
     wait_until("a leader for each", lambda: len(producer.list_topics(topic, 10).topics[topic].partitions) == 3)
@@ -51,7 +47,6 @@ def test_partitions_added_to_a_topic_are_read_from_their_first_record(
     assert producer.flush(ANSWER_SECONDS_MAX) == 0
     assert {result.status for result in pool.results(ids).values()} == {"completed"}
     assert gate.starts() == dict.fromkeys(ids, 1)
-    assert worker.assigned(topic) == [0, 1, 2]
 
 
 def test_a_position_that_was_deleted_goes_on_at_the_first_record_there_is(
@@ -120,8 +115,7 @@ def test_a_topic_that_is_deleted_is_loudly_missed_and_read_from_its_first_record
 ) -> None:
     pool, gate = new_pool(partitions=1), Gate(tmp_path)
     topic = pool.topics.requests(Tier.MID)
-    settings: dict[str, Any] = {"kafka_properties": brisk_metadata(tmp_path)} if back == "when-missed" else {}
-    worker = new_worker(pool, handler=HANDLER, **settings)
+    worker = new_worker(pool, handler=HANDLER)
     before = pool.submit(Tier.MID, *(envelope(f"before-{number}", payload=gate.noted()) for number in range(10)))
     pool.results(before)
     wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)

@@ -28,6 +28,7 @@ class _Reading:
     position: int
     paused: bool = False
     ready_at: float = 0.0
+    told_end: int | None = None
 
 
 class GroupConsumer:
@@ -357,6 +358,7 @@ class GroupConsumer:
         return offset
 
     def _make_ready(self, reading: _Reading) -> None:
+        reading.told_end = None
         reading.ready_at = self._scheduler.now + 0.005 + 0.05 * self._random.random() ** 2
 
     def _reading(self, partition: TopicPartition) -> _Reading:
@@ -387,7 +389,9 @@ class GroupConsumer:
         readings = [
             each
             for each in self._readings.values()
-            if not each.paused and each.ready_at <= now and each.position < each.log.end
+            if not each.paused
+            and each.ready_at <= now
+            and (each.position < each.log.end or each.told_end != each.log.end)
         ]
         if not readings:
             return []
@@ -402,6 +406,10 @@ class GroupConsumer:
             index = log.index(reading.position)
             records = log.records[index : index + count - len(read)]
             if not records:
+                reading.position = reading.told_end = log.end
+                read.append(end_event(reading.key, log.end))
+                if len(read) >= count:
+                    break
                 continue
             if rates.read_raises and random.random() < rates.read_raises:
                 # Everything read so far is freed unseen, but the client's position moves on.
@@ -418,6 +426,11 @@ class GroupConsumer:
             if len(read) >= count:
                 break
         return read
+
+
+def end_event(key: Key, end: int) -> LogRecord:
+    """What a client gives that has read a partition to its end."""
+    return LogRecord(*key, end, None, None, None, 0, failure=KafkaError(KafkaError._PARTITION_EOF))
 
 
 def _error_event(instead_of: LogRecord) -> LogRecord:

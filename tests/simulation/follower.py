@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from simulation.broker import Broker, Key
+from simulation.consumer import end_event
 from simulation.scheduler import Process, Thread
 
 
@@ -19,10 +20,12 @@ class Follower:
         self._process = process
         self._scheduler = broker.scheduler
         self._positions: dict[Key, int] = {}
+        self._told_ends: dict[Key, int] = {}
         self._thread: Thread | None = None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._positions.clear()
+        self._told_ends.clear()
         for each in partitions:
             log = self._broker.log((each.topic, each.partition))
             self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
@@ -58,6 +61,9 @@ class Follower:
                         record = log.records[index]
                         self._positions[key] = record.offset_number + 1
                         return record
+                    if self._told_ends.get(key) != log.end:
+                        self._positions[key] = self._told_ends[key] = log.end
+                        return end_event(key, log.end)
             if self._scheduler.now >= end:
                 return None
             self._thread = self._scheduler.current_thread

@@ -296,12 +296,13 @@ class Worker:
     def _make_reader(self) -> Consumer:
         config = reader_config(self._connection, client_id=self._settings.worker_id)
         # Retention has passed the position of a process that stood still: what is left starts later.
-        return create_client(Consumer, config | {"auto.offset.reset": "earliest"})
+        return create_client(Consumer, config | {"auto.offset.reset": "earliest", "enable.partition.eof": True})
 
     def _make_fetching_consumer(self) -> FetchingConsumer:
         config = reader_config(self._connection, client_id=self._settings.worker_id)
         # One record is wanted, not what follows it.
         config |= {"queued.min.messages": 1, "fetch.message.max.bytes": FETCH_BYTES, "auto.offset.reset": "error"}
+        config["enable.partition.eof"] = True
         return cast(FetchingConsumer, create_client(Consumer, config))
 
     def _hear(self, notice: Notice) -> None:

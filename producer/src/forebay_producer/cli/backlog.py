@@ -54,8 +54,7 @@ def backlog(
 
 def _look(session: Session, reader: BacklogReader, before: Sample, *, seconds: float) -> tuple[Sample, dict[str, Any]]:
     time.sleep(seconds)
-    after = reader.sample()
-    ages = reader.oldest_ages(after)
+    after, ages = reader.looked_at(reader.sample())
     tiers = {
         tier.value: _rounded(backlog_of(tier, before=before, after=after, oldest_age_seconds=ages[tier]))
         for tier in TIERS

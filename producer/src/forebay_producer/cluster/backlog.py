@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from confluent_kafka import TopicPartition
 
-from forebay_producer.cluster.offsets_reader import GroupOffsets, RecordTimes
+from forebay_producer.cluster.offsets_reader import At, GroupOffsets, Head, HeadReader
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.offsets_metadata import decode_metadata
+from forebay_schemas.contract.offsets_metadata import NOTHING, decode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.kafka.connection import KafkaConnection, make_admin, require_topics
@@ -27,8 +27,8 @@ _CLIENT_ID: Final = "forebay-backlog"
 class PartitionState:
     """Offsets of one partition. ``committed``: None when the group has committed nothing there.
 
-    ``finished_beyond``, ``running``: how many records from the committed offset on its metadata says are finished, or
-    running.
+    ``finished_beyond``, ``running``: how many records from the head on the commit's metadata says are finished, or
+    running. ``missing``: how many offsets from the head on are known to hold no record.
     """
 
     first: int
@@ -36,6 +36,7 @@ class PartitionState:
     committed: int | None
     finished_beyond: int
     running: int = 0
+    missing: int = 0
 
     @property
     def head(self) -> int:
@@ -50,7 +51,11 @@ class PartitionState:
     @property
     def waiting(self) -> int:
         """Records not finished: waiting or being worked on."""
-        return max(0, self.end - self.done)
+        return max(0, self.end - self.done - self.missing)
+
+    def seen(self, head: Head) -> PartitionState:
+        """The same partition, knowing what lies at its head."""
+        return replace(self, missing=max(0, min(head.offset, self.end) - self.head))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +91,26 @@ def backlog_of(tier: Tier, *, before: Sample, after: Sample, oldest_age_seconds:
     )
 
 
+class Heads:
+    """The heads of partitions, each read once for as long as nothing changes there."""
+
+    def __init__(self, reader: HeadReader) -> None:
+        self._reader = reader
+        self._known: dict[At, tuple[int, Head]] = {}
+
+    def of(self, states: Mapping[At, PartitionState]) -> dict[At, Head]:
+        """The head of each partition in which something seems to wait, but for those whose broker does not answer."""
+        asked = {at: state for at, state in states.items() if state.waiting}
+        unknown = {at: state.head for at, state in asked.items() if not self._knows(at, state)}
+        self._known |= {at: (unknown[at], head) for at, head in self._reader.at(unknown).items()}
+        return {at: self._known[at][1] for at, state in asked.items() if self._knows(at, state)}
+
+    def _knows(self, at: At, state: PartitionState) -> bool:
+        offset, head = self._known.get(at, (None, None))
+        # Where there was no record there may be one behind the end of then.
+        return offset == state.head and head is not None and (head.written_ms is not None or head.offset >= state.end)
+
+
 class BacklogReader:
     """Asks the brokers. Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; must be closed."""
 
@@ -96,7 +121,8 @@ class BacklogReader:
         names = {tier: pool.requests(tier) for tier in TIERS}
         counts = require_topics(admin, names.values(), connection=connection, pool=pool.name, operation=Operation.READ)
         self._partitions = {tier: [(names[tier], number) for number in range(counts[names[tier]])] for tier in TIERS}
-        self._times = RecordTimes(connection, clock=clock, client_id=_CLIENT_ID)
+        self._head_reader = HeadReader(connection, clock=clock, client_id=_CLIENT_ID)
+        self._heads = Heads(self._head_reader)
         self._groups = {tier: GroupOffsets(connection, group=pool.group(tier), client_id=_CLIENT_ID) for tier in TIERS}
 
     def __enter__(self) -> Self:
@@ -107,19 +133,19 @@ class BacklogReader:
 
     def close(self) -> None:
         """Lets go of the brokers."""
-        self._times.close()
+        self._head_reader.close()
         for group in self._groups.values():
             group.close()
 
     def sample(self) -> Sample:
-        """The state of all partitions now."""
+        """The state of all partitions now, by their offsets alone: `looked_at` tells what of it is no record."""
         # What is committed comes first, so that it is never beyond the end.
         committed = {
             at: one for tier in TIERS for at, one in self._groups[tier].committed(self._partitions[tier]).items()
         }
         everything = [at for tier in TIERS for at in self._partitions[tier]]
         first = self._topics.offsets(everything, at=Edge.FIRST)
-        end = self._topics.offsets(everything, at=Edge.END)
+        end = self._topics.offsets(everything, at=Edge.READABLE_END)
         return Sample(
             at_seconds=self._clock.monotonic(),
             tiers={
@@ -128,35 +154,38 @@ class BacklogReader:
             },
         )
 
-    def oldest_ages(self, sample: Sample) -> dict[Tier, float | None]:
-        """For each tier, how long its oldest record that is not finished has been there, in seconds.
+    def looked_at(self, sample: Sample) -> tuple[Sample, dict[Tier, float | None]]:
+        """The sample after a look at the record that each partition's head is, and for each tier how long its oldest
+        record that is not finished has been there, in seconds; None when nothing waits.
 
-        By the records' timestamps and this machine's clock. None when nothing waits.
+        Ages are by the records' timestamps and this machine's clock.
         """
-        heads = {
-            at: state.head
-            for tier in TIERS
-            for at, state in zip(self._partitions[tier], sample.tiers[tier], strict=True)
-            if state.waiting
-        }
-        times = self._times.at(heads)
+        heads = self._heads.of(
+            {at: state for tier in TIERS for at, state in zip(self._partitions[tier], sample.tiers[tier], strict=True)}
+        )
         now_ms = self._clock.wall_ms()
+        tiers: dict[Tier, tuple[PartitionState, ...]] = {}
         ages: dict[Tier, float | None] = {}
         for tier in TIERS:
-            written = [times[at] for at in self._partitions[tier] if at in times]
-            ages[tier] = max(0.0, (now_ms - min(written)) / 1000) if written else None
-        return ages
+            states = zip(self._partitions[tier], sample.tiers[tier], strict=True)
+            tiers[tier] = tuple(state.seen(heads[at]) if at in heads else state for at, state in states)
+            written = [heads[at].written_ms for at in self._partitions[tier] if at in heads]
+            oldest_ms = min((each for each in written if each is not None), default=None)
+            ages[tier] = None if oldest_ms is None else max(0.0, (now_ms - oldest_ms) / 1000)
+        return replace(sample, tiers=tiers), ages
 
 
 def partition_state(first: int, end: int, committed: TopicPartition | None) -> PartitionState:
     """What the offsets and the commit say."""
     if committed is None:
         return PartitionState(first=first, end=end, committed=None, finished_beyond=0)
-    metadata = decode_metadata(committed.offset, committed.metadata)
+    metadata = decode_metadata(committed.offset, committed.metadata) or NOTHING
+    # Retention may have passed the commit, and what it says of records that are gone.
+    head = max(first, committed.offset)
     return PartitionState(
         first=first,
         end=end,
         committed=committed.offset,
-        finished_beyond=metadata.finished_count if metadata is not None else 0,
-        running=len(metadata.running) if metadata is not None else 0,
+        finished_beyond=sum(max(0, at + length - max(at, head)) for at, length in metadata.finished),
+        running=sum(offset >= head for offset, _ in metadata.running),
     )

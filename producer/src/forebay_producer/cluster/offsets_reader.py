@@ -1,4 +1,4 @@
-"""What a group has committed, and when the records at given offsets were written. Talks to the brokers, joins no group.
+"""What a group has committed, and what lies at given offsets. Talks to the brokers, joins no group.
 
 One thread at a time.
 """
@@ -6,6 +6,7 @@ One thread at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -78,22 +79,32 @@ class GroupOffsets:
         return {(one.topic, one.partition): one for one in found if one.error is None and one.offset >= 0}
 
 
-class RecordTimes:
-    """Reads the timestamps of single records. Must be closed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The first record at an offset or behind it. ``written_ms``: epoch milliseconds; None when there is no record
+    before the partition's end at ``offset``: markers of transactions and records of aborted ones are none."""
+
+    offset: int
+    written_ms: int | None
+
+
+class HeadReader:
+    """Reads single records. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock, client_id: str) -> None:
         self._connection = connection
         self._clock = clock
-        self._consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | _ONE_RECORD)
+        config = reader_config(connection, client_id=client_id) | _ONE_RECORD | {"enable.partition.eof": True}
+        self._consumer = create_client(Consumer, config)
 
     def close(self) -> None:
         """Lets go of the brokers."""
         self._consumer.close()
 
-    def at(self, offsets: Mapping[At, int]) -> dict[At, int]:
-        """When the record at each partition's offset, or the next one, was written: epoch milliseconds.
+    def at(self, offsets: Mapping[At, int]) -> dict[At, Head]:
+        """The head of each partition from this offset on.
 
-        Partitions whose record does not come within five seconds are left out. Raises ``DeniedError``.
+        Partitions of which nothing comes within five seconds are left out. Raises ``DeniedError``.
         """
         if not offsets:
             return {}
@@ -102,26 +113,28 @@ class RecordTimes:
         finally:
             self._consumer.unassign()
 
-    def _read(self, offsets: Mapping[At, int]) -> dict[At, int]:
+    def _read(self, offsets: Mapping[At, int]) -> dict[At, Head]:
         self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()])
-        times: dict[At, int] = {}
+        heads: dict[At, Head] = {}
         give_up_at = self._clock.monotonic() + _HEADS_SECONDS_MAX
-        while len(times) < len(offsets) and self._clock.monotonic() < give_up_at:
+        while len(heads) < len(offsets) and self._clock.monotonic() < give_up_at:
             message = self._consumer.poll(_POLL_SECONDS)
             if message is None:
                 continue
-            topic, number = message.topic(), message.partition()
+            topic, number, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None
             assert number is not None
             failure = message.error()
-            if failure is not None:
+            if failure is not None and failure.code() != KafkaError._PARTITION_EOF:
                 if is_denied(failure):
                     needs = on_topic(Operation.READ, topic)
                     raise as_forebay_error(failure, connection=self._connection, doing="reading a record", needs=needs)
                 continue
-            if (topic, number) not in times:
-                times[topic, number] = message.timestamp()[1]
+            if (topic, number) not in heads:
+                assert offset is not None
+                written_ms = message.timestamp()[1] if failure is None else None
+                heads[topic, number] = Head(offset=offset, written_ms=written_ms)
                 self._consumer.pause([TopicPartition(topic, number)])
         # A pause outlives the assignment it was made in.
-        self._consumer.resume([TopicPartition(topic, number) for topic, number in times])
-        return times
+        self._consumer.resume([TopicPartition(topic, number) for topic, number in heads])
+        return heads

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave these names out
     AdminClient,
     ConfigResource,
@@ -54,6 +54,8 @@ class Edge(Enum):
 
     FIRST = auto()
     END = auto()
+    READABLE_END = auto()
+    """As readers see it: before the oldest transaction that is open."""
 
 
 class TopicAdmin:
@@ -138,6 +140,7 @@ class TopicAdmin:
 
     def offsets(self, partitions: Iterable[tuple[str, int]], *, at: Edge) -> dict[tuple[str, int], int]:
         """The offset of the first record, or the one after the last, of each (topic, partition)."""
+        isolation = IsolationLevel.READ_COMMITTED if at is Edge.READABLE_END else IsolationLevel.READ_UNCOMMITTED
         spec = OffsetSpec.earliest() if at is Edge.FIRST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not wanted:
@@ -145,7 +148,8 @@ class TopicAdmin:
 
         def ask() -> dict[tuple[str, int], int]:
             found: dict[tuple[str, int], int] = {}
-            for one, answer in self._admin.list_offsets(wanted, request_timeout=_TIMEOUT).items():
+            answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_TIMEOUT)
+            for one, answer in answers.items():
                 try:
                     found[one.topic, one.partition] = answer.result().offset
                 except KafkaException as error:

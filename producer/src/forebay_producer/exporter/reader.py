@@ -8,8 +8,8 @@ from typing import Final
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from forebay_producer.cluster.backlog import PartitionState, partition_state
-from forebay_producer.cluster.offsets_reader import At, GroupOffsets, RecordTimes
+from forebay_producer.cluster.backlog import Heads, partition_state
+from forebay_producer.cluster.offsets_reader import At, GroupOffsets, HeadReader
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.exporter.figures import TierReading
 from forebay_schemas.clock import Clock
@@ -41,12 +41,12 @@ class Brokers:
         self.clock = clock
         self.admin: AdminClient = make_admin(connection, client_id=CLIENT_ID)
         self.topics = TopicAdmin(self.admin, connection=connection)
-        self.times = RecordTimes(connection, clock=clock, client_id=CLIENT_ID)
+        self.head_reader = HeadReader(connection, clock=clock, client_id=CLIENT_ID)
         self.followed = WorkersHeard(connection, clock=clock)
 
     def close(self) -> None:
         """Lets go of the brokers."""
-        self.times.close()
+        self.head_reader.close()
         self.followed.close()
 
 
@@ -62,7 +62,7 @@ class PoolReader:
             group: GroupOffsets(brokers.connection, group=group, client_id=CLIENT_ID)
             for group in (*(pool.group(tier) for tier in TIERS), pool.retry_group)
         }
-        self._heads: dict[At, tuple[int, int]] = {}
+        self._heads = Heads(brokers.head_reader)
 
     def close(self) -> None:
         """Lets go of the brokers."""
@@ -94,9 +94,15 @@ class PoolReader:
         consumed = [at for tier in TIERS for at in (*requests[tier], *retries[tier])]
         dead_letters = _partitions([pool.dead_letter], counts)
         first = brokers.topics.offsets(consumed, at=Edge.FIRST)
-        end = brokers.topics.offsets([*consumed, *dead_letters], at=Edge.END)
+        end = brokers.topics.offsets([*consumed, *dead_letters], at=Edge.READABLE_END)
         states = {at: partition_state(first[at], end[at], committed.get(at)) for at in consumed}
-        ages = self._ages_seconds({at: states[at] for tier in TIERS for at in requests[tier]})
+        heads = self._heads.of({at: states[at] for tier in TIERS for at in requests[tier]})
+        states |= {at: states[at].seen(head) for at, head in heads.items()}
+        now_ms = brokers.clock.wall_ms()
+        # By the records' timestamps and this machine's clock.
+        ages = {
+            at: max(0.0, (now_ms - head.written_ms) / 1000) for at, head in heads.items() if head.written_ms is not None
+        }
         tiers = {
             tier: TierReading(
                 requests=tuple(states[at] for at in requests[tier]),
@@ -106,15 +112,6 @@ class PoolReader:
             for tier in TIERS
         }
         return tiers, sum(end[at] for at in dead_letters)
-
-    def _ages_seconds(self, states: Mapping[At, PartitionState]) -> dict[At, float]:
-        """Of each partition's oldest record that is not finished, by its timestamp and this machine's clock."""
-        heads = {at: state.head for at, state in states.items() if state.waiting}
-        known = {at: self._heads[at] for at, head in heads.items() if at in self._heads and self._heads[at][0] == head}
-        times = self._brokers.times.at({at: head for at, head in heads.items() if at not in known})
-        self._heads = known | {at: (heads[at], written_ms) for at, written_ms in times.items()}
-        now_ms = self._brokers.clock.wall_ms()
-        return {at: max(0.0, (now_ms - written_ms) / 1000) for at, (_, written_ms) in self._heads.items()}
 
 
 class WorkersHeard:

@@ -43,7 +43,7 @@ _OURS: Final = {
     "enable.auto.commit": _COMMITS,
     "enable.auto.offset.store": _COMMITS,
     "enable.idempotence": "a retried produce must not become two records",
-    "enable.partition.eof": "whatever a consumer gives is taken for a record",
+    "enable.partition.eof": "the end of a partition is known by it alone where its last offsets hold no record",
     "group.id": "the groups' names are part of the contract",
     "group.instance.id": "a static member keeps its partitions for the whole session timeout after it is gone",
     "isolation.level": "requests of an aborted transaction must not run",
@@ -221,6 +221,8 @@ def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) 
         # The default of a second stalls small queues.
         "fetch.queue.backoff.ms": 10,
         "fetch.wait.max.ms": 100,
+        # New partitions, and topics that are back, are read so soon; by default it is five minutes.
+        "topic.metadata.refresh.interval.ms": 5_000,
     }
     if connection.properties.get("group.protocol", "classic").lower() != "consumer":
         config |= {
@@ -234,6 +236,8 @@ def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) 
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
+        # Commits go to the end that it tells, behind markers of transactions and records of aborted ones.
+        "enable.partition.eof": True,
     }
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from forebay_producer.client.results_reader import FirstOutcomes
-from forebay_producer.cluster.backlog import PartitionState, Sample, TierBacklog, backlog_of
+from forebay_producer.cluster.backlog import PartitionState, Sample, TierBacklog, backlog_of, partition_state
+from forebay_producer.cluster.offsets_reader import Head
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.kafka.topic_drift import Drift, drift_of
@@ -37,6 +40,31 @@ def test_what_waits_is_neither_committed_nor_finished_beyond_that(
     partition: PartitionState, waiting: int, head: int
 ) -> None:
     assert (partition.waiting, partition.head) == (waiting, head)
+
+
+@pytest.mark.parametrize(
+    ("partition", "head", "waiting"),
+    [
+        # Up to the end there is no record.
+        (state(0, 8, committed=5), Head(offset=8, written_ms=None), 0),
+        (state(0, 8), Head(offset=8, written_ms=None), 0),
+        # The end may have moved on since, or the next record come.
+        (state(0, 8, committed=5), Head(offset=9, written_ms=1), 0),
+        (state(0, 9, committed=5), Head(offset=8, written_ms=None), 1),
+        (state(0, 9, committed=5), Head(offset=7, written_ms=1), 2),
+        (state(0, 9, committed=5), Head(offset=5, written_ms=1), 4),
+        (state(0, 9, committed=5, beyond=2), Head(offset=5, written_ms=1), 2),
+    ],
+)
+def test_offsets_without_a_record_do_not_wait(partition: PartitionState, head: Head, waiting: int) -> None:
+    assert partition.seen(head).waiting == waiting
+
+
+def test_what_a_commit_says_of_deleted_records_does_not_count() -> None:
+    """Finished 5 to 14, running 3 and 20; what lies below 10 has been deleted since."""
+    metadata = CommitMetadata(finished=((5, 10),), running=((3, 0), (20, 0)))
+    partition = partition_state(10, 30, TopicPartition("t", 0, 3, encode_metadata(3, metadata)))
+    assert (partition.head, partition.waiting, partition.running) == (10, 15, 1)
 
 
 def test_rates_are_counted_over_all_partitions_of_the_tier() -> None:

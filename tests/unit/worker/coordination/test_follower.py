@@ -42,7 +42,7 @@ class MemoryTopic:
     Consumer."""
 
     def __init__(self, *, clock: ManualClock, partitions: int) -> None:
-        self.logs: dict[Key, list[MemoryRecord]] = {(TOPIC, number): [] for number in range(partitions)}
+        self.logs: dict[Key, list[MemoryRecord | None]] = {(TOPIC, number): [] for number in range(partitions)}
         self.logs[CONTROL, 0] = []
         self.failing: deque[Exception] = deque()
         self.poll_failing: deque[Exception | KafkaError] = deque()
@@ -74,7 +74,7 @@ class MemoryTopic:
         found = []
         for each in partitions:
             log = self.logs[each.topic, each.partition]
-            offset = next((record.offset() for record in log if record.timestamp()[1] >= each.offset), -1)
+            offset = next((one.offset() for one in log if one is not None and one.timestamp()[1] >= each.offset), -1)
             found.append(PartitionAnswer(each.topic, each.partition, offset, error=self.partition_error))
         return found  # type: ignore[return-value] # only confluent-kafka can set the error of its own
 
@@ -97,7 +97,12 @@ class MemoryTopic:
                     raise failing
                 if failing is not None:
                     return MemoryRecord(topic_name=topic, partition_number=partition, failure=failing)
-                return log[position]
+                if log[position] is not None:
+                    return log[position]
+                end = KafkaError(KafkaError._PARTITION_EOF)
+                return MemoryRecord(
+                    topic_name=topic, partition_number=partition, offset_number=position + 1, failure=end
+                )
         self._clock.advance(timeout)
         return None
 
@@ -232,6 +237,20 @@ def test_an_empty_topic_is_heard_at_once() -> None:
     post = Post()
     moment = post.clock.monotonic()
     post.coordination.listen_until(moment)
+    post.step()
+    assert post.has_heard_until(moment)
+
+
+@pytest.mark.parametrize("topic", [TOPIC, CONTROL])
+def test_a_marker_at_the_end_holds_nothing_up(topic: str) -> None:
+    """Of a transaction: no record is ever read at that offset."""
+    post = Post()
+    post.topic.append(encode_control(Control(action=ControlAction.CANCEL, request_id="r", at=0, by="t")), topic=topic)
+    post.topic.logs[topic, 0].append(None)
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.step()
+    assert not post.has_heard_until(moment)
     post.step()
     assert post.has_heard_until(moment)
 

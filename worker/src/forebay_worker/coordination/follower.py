@@ -146,10 +146,15 @@ class Coordination:
 
     def _pass_on(self, record: Record) -> None:
         failure: KafkaError | None = record.error()
+        assert self._read_to is not None
+        key = (record.topic(), record.partition())
+        if failure is not None and failure.code() == KafkaError._PARTITION_EOF:
+            # The last offsets may hold no record: markers of transactions, records of aborted ones.
+            self._read_to[key] = max(self._read_to[key], record.offset())
+            return
         if failure is not None:
             raise KafkaException(failure)  # it can stand where records were
-        assert self._read_to is not None
-        self._read_to[record.topic(), record.partition()] = record.offset() + 1
+        self._read_to[key] = record.offset() + 1
         if record.topic() == self._control_topic:
             control = decode_control(record.value())
             if control is not None:

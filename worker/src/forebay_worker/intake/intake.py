@@ -370,6 +370,7 @@ class Intake:
 
     def _on_record_error(self, record: Record, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
+            self._ownership.ended(record)
             return
         why = self._explain(error, record.topic() or self._first.topic)
         if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):

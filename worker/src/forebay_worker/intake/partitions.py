@@ -168,6 +168,12 @@ class Ownership:
         key = (record.topic(), record.partition())
         return None if key in self._to_seek else self.assignments.get(key)
 
+    def ended(self, end: Record) -> None:
+        """A partition was read up to the offset of this event, whether or not there was a record just before it."""
+        assignment = self.owner_of(end)
+        if assignment is not None and assignment.opened:
+            assignment.offsets.end_at(end.offset())
+
     def renewed(self, old: Assignment, offset: int) -> Assignment | None:
         """What a partition's record that should be known belongs to: None if it is known.
 

@@ -6,6 +6,9 @@ from collections import deque
 
 from forebay_schemas.contract.offsets_metadata import runs_of
 
+GAP_OFFSETS_MAX = 1_000
+"""A wider gap beyond an unfinished offset is not named as finished: each offset that is costs memory."""
+
 
 class PartitionOffsets:
     """Tracks one partition for one assignment epoch; used by the thread that owns the consumer.
@@ -36,14 +39,29 @@ class PartitionOffsets:
 
     def receive(self, offset: int) -> bool:
         """Notes that a record arrived. False: it is known already, or was finished before; do not run it."""
-        if self._next is not None and offset < self._next:
-            return False
+        if self._next is not None and offset != self._next:
+            if offset < self._next:
+                return False
+            self._pass_gap(self._next, offset)
         self._next = offset + 1
         self._pending.append(offset)
         if offset in self._finished:
             self._advance()
             return False
         return True
+
+    def end_at(self, offset: int) -> None:
+        """Notes that the partition was read up to this offset: what has not arrived below does not exist."""
+        if self._next is None or offset > self._next:
+            if self._next is not None:
+                self._pass_gap(self._next, offset)
+            self._next = offset
+
+    def _pass_gap(self, first: int, end: int) -> None:
+        """Offsets without a record, beyond one that is unfinished, are named as finished: whoever reads the commit
+        would take them for records that wait."""
+        if self._pending and end - first <= GAP_OFFSETS_MAX:
+            self._finished.update(range(first, end))
 
     def finish(self, offset: int) -> None:
         """Notes that an offset's outcome is durable."""

@@ -95,6 +95,11 @@ class BacklogFollower:
         weight = 1 - math.exp(-seconds / SMOOTHING_SECONDS)
         self.finished_per_second = rate if known is None else known + weight * (rate - known)
 
+    def stands_still(self, finished: int) -> bool:
+        """Whether something seems to wait and nothing was finished since the last `Load`: it may be no record."""
+        load = self._load
+        return load is None or (finished <= load.finished and any(load.waiting.values()))
+
     def sent(self, tier: Tier) -> None:
         """One more has been sent since the last `Load`."""
         self._sent[tier] += 1

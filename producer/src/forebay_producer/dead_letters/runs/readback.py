@@ -120,6 +120,8 @@ class ReadBack:
         config = reader_config(self._connection, client_id=self._client_id) | {
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            # Replays are in no transaction, and none that somebody else has left open may hide them.
+            "isolation.level": "read_uncommitted",
         }
         consumer = create_client(Consumer, config)
         try:

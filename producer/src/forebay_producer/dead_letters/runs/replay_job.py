@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from forebay_producer.client.results_reader import ResultsReader
-from forebay_producer.cluster.backlog import BacklogReader
+from forebay_producer.cluster.backlog import BacklogReader, Sample
 from forebay_producer.dead_letters.audit import Handled
 from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, Refusal, Replay, plan_replay, was_replayed
 from forebay_producer.dead_letters.runs.canary import Canary
@@ -252,6 +252,8 @@ class ReplayJob:
     def _observe(self) -> None:
         try:
             sample = self._backlog.sample()
+            if self._follower.stands_still(_finished(sample)):
+                sample, _ = self._backlog.looked_at(sample)
         except BrokerUnreachableError:
             # The batch that comes next tells whether they are really away.
             return
@@ -261,7 +263,7 @@ class ReplayJob:
             Load(
                 at_seconds=sample.at_seconds,
                 waiting={tier: sum(max(0, one.waiting - one.running) for one in sample.tiers[tier]) for tier in TIERS},
-                finished=sum(one.done for tier in TIERS for one in sample.tiers[tier]),
+                finished=_finished(sample),
             )
         )
 
@@ -287,3 +289,7 @@ class ReplayJob:
     def _so_far(self) -> str:
         tally = self._planner.tally
         return f"{tally.replayed:,} replayed, {tally.matched:,} looked at"
+
+
+def _finished(sample: Sample) -> int:
+    return sum(one.done for tier in TIERS for one in sample.tiers[tier])
