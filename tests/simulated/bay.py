@@ -6,6 +6,7 @@ from collections import deque
 
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.formats.avro_process import ForeignReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
 from forebay_worker.intake.commits import COMMIT_SECONDS
 from forebay_worker.intake.fetcher import Fetched
@@ -62,9 +63,11 @@ class Bay:
         capacity_bytes: int = MANY_BYTES,
         delays_seconds: tuple[int, ...] = (0,),
         schemas: SchemaSource | None = None,
+        foreign: ForeignReader | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.schemas = schemas or NoSchemas()
+        self.foreign = foreign
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
         self.credit = ManualCredit(self.clock)
@@ -90,7 +93,7 @@ class Bay:
             name="mid",
             make_consumer=self.consumer.connect,
             sources=self.sources,
-            envelopes=EnvelopeReader(self.schemas),
+            envelopes=EnvelopeReader(self.schemas, foreign=self.foreign),
             clock=self.clock,
             deliver=self._deliver,
             hand_over=self.handed_over.append,

@@ -60,6 +60,12 @@ class EnvelopeError(UsageError):
         self.request_id = request_id
 
 
+class EnvelopeTooLargeError(EnvelopeError):
+    """A record that is larger, uncompressed, than the topic it lies in takes."""
+
+    reason = "request_too_large"
+
+
 class BrokerUnreachableError(ForebayError):
     """No broker answered in time."""
 

@@ -23,8 +23,9 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.coordination import Capacity, Notice
 from forebay_schemas.contract.tiers import TIERS
-from forebay_schemas.contract.topics import LATER_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, UNPACKED_BYTES_MAX, Pool
 from forebay_schemas.errors import ExitCode, KafkaFailedError
+from forebay_schemas.formats.avro_process import ProcessReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.formats.schema_fetcher import SchemaFetcher
 from forebay_schemas.kafka.connection import (
@@ -101,6 +102,7 @@ class Worker:
         self._clock = BrokerClock(SystemClock())
         registry = settings.schema_registry()
         self._schemas = None if registry is None else SchemaFetcher(registry, clock=self._clock)
+        self._foreign = ProcessReader(clock=self._clock)
         # After the handler's import, which may set OpenTelemetry up.
         self._tracing = make_tracing(settings, self._clock)
         self._stats = Stats()
@@ -123,7 +125,7 @@ class Worker:
         self._partitions = await asyncio.to_thread(self._cluster.require_usable)
         self._producer = create_client(
             Producer,
-            producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=LATER_BYTES_MAX),
+            producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=UNPACKED_BYTES_MAX),
         )
         self._reporter = Reporter(
             producer=self._producer,
@@ -173,6 +175,7 @@ class Worker:
         finally:
             faulthandler.cancel_dump_traceback_later()
             self._close_threads.set()
+            await asyncio.to_thread(self._foreign.close)
             await self._signals.stop()
             await self._backend.close()
             await ops.stop()
@@ -255,7 +258,7 @@ class Worker:
             hear_capacity=hear_capacity,
             send=self._reporter.send_notice,
         )
-        envelopes = EnvelopeReader(self._schemas or NoSchemas())
+        envelopes = EnvelopeReader(self._schemas or NoSchemas(), foreign=self._foreign)
         fetcher = Fetcher(make_consumer=self._make_fetching_consumer, clock=self._clock)
         for name, of_intake in sources.items():
             intake = Intake(
@@ -433,6 +436,8 @@ class Worker:
         problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
         if self._schemas is not None and self._schemas.trouble is not None:
             problems.append(f"records wait for their schema: {self._schemas.trouble}")
+        if self._foreign.trouble is not None:
+            problems.append(f"records by schemas of others wait: {self._foreign.trouble}")
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
         return problems + self._cluster.troubles

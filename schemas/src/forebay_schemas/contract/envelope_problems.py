@@ -18,6 +18,9 @@ ATTEMPTS_MAX: Final = 100
 # A damaged record is read for its id this far and no further: parsed JSON takes up to thirty times its own size.
 _SEARCHED_BYTES_MAX: Final = 64 * 1024
 
+# Written out, a longer text is up to ten times as long.
+_WRITTEN_OUT_MAX: Final = 10_000
+
 _ENVELOPE_FIX: Final = (
     'send {"request_id": "...", "biz_type": "chat_completion", "priority": 10, "ttl_ms": 5000, "payload": {...}}'
 )
@@ -75,6 +78,8 @@ def is_request_id(text: str) -> bool:
 
 def shown(value: object) -> str:
     """A wrong value, short enough for a message."""
+    if isinstance(value, str | bytes) and len(value) > _WRITTEN_OUT_MAX:
+        return f"{repr(value[:60])[:60]}... ({len(value)} characters)"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}... ({len(text)} characters)"
 

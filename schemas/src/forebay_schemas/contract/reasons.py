@@ -145,6 +145,14 @@ class Reason(Enum):
         "Read the error on the dead letter and correct the sender.",
     )
 
+    REQUEST_TOO_LARGE = (
+        "request_too_large",
+        Status.REJECTED,
+        False,
+        "The record is larger than 8 MiB, uncompressed.",
+        "Send a reference to what is large; set compression.type=uncompressed on the request topics.",
+    )
+
     def __init__(self, code: str, status: Status, retryable: bool, meaning: str, action: str) -> None:
         self.code = code
         self.status = status

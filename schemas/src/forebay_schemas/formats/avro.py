@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -18,8 +17,10 @@ import msgspec
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from forebay_schemas.contract.envelope import NO_JSON, Request, encode_checked
-from forebay_schemas.contract.envelope_problems import explain_rule, shown
+from forebay_schemas.contract.envelope_problems import explain_rule, is_request_id, shown
 from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.avro_reader import SHOWN_BYTES, AvroFields, BytesLeftError, read_all, read_fields, spans
+from forebay_schemas.formats.avro_schema import AvroSchema, Kind, Node, is_same, parse_avro_schema
 
 AVRO_CONTENT_TYPE: Final = "application/avro"
 """As in the CloudEvents binding for Kafka, 3.2.5."""
@@ -43,66 +44,38 @@ _raw_decoder: Final = msgspec.json.Decoder(msgspec.Raw)
 _members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AvroSchema:
-    """A schema that records are written with. ``text`` is its JSON, ``parsed`` what fastavro makes of it."""
-
-    text: str
-    parsed: Any
-
-    @property
-    def fingerprint(self) -> bytes:
-        """Its 64-bit Rabin fingerprint, little-endian, as single-object encoding carries it."""
-        return bytes.fromhex(fingerprint(to_parsing_canonical_form(self.parsed), "CRC-64-AVRO"))
-
-
-def parse_avro_schema(text: str) -> AvroSchema:
-    """Raises ``ValueError`` saying why the text is no Avro schema of a record that stands by itself.
-
-    It is for reading what others wrote, so their defaults are left out, and so are logical types: the envelope has
-    numbers, however they are called.
-    """
-    try:
-        parsed = fastavro.parse_schema(_plain(json.loads(text)))
-    except Exception as error:  # noqa: BLE001 - fastavro raises whatever a strange schema makes it run into
-        raise ValueError(f"{type(error).__name__}: {error}"[:200]) from None
-    if not isinstance(parsed, dict) or parsed.get("type") != "record":
-        raise ValueError("not a record")
-    return AvroSchema(text=text, parsed=parsed)
-
-
-def _plain(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_plain(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("type") == "array" and _takes_no_bytes(schema.get("items")):
-        # Eleven bytes could say that there are 2^63 of them, and reading would not end.
-        raise ValueError("an array of items that take no bytes")
-    return {name: _plain(item) for name, item in schema.items() if name not in ("default", "logicalType")}
-
-
-def _takes_no_bytes(schema: Any) -> bool:
-    if not isinstance(schema, dict):
-        return bool(schema == "null")
-    if schema.get("type") == "record":
-        return all(_takes_no_bytes(field.get("type")) for field in schema.get("fields", ()))
-    return schema.get("type") == "null" or (schema.get("type") == "fixed" and not schema.get("size"))
-
-
 @cache
 def envelope_schemas() -> Mapping[bytes, AvroSchema]:
-    """All versions of the envelope's schema by their fingerprints, the latest last."""
+    """All versions of the envelope's schema by their 64-bit Rabin fingerprints, little-endian, the latest last."""
     folder = files("forebay_schemas.formats") / "avsc"
     texts = [(folder / name).read_text(encoding="utf-8") for name in _VERSIONS]
-    schemas = [AvroSchema(text=text, parsed=fastavro.parse_schema(json.loads(text))) for text in texts]
-    return {schema.fingerprint: schema for schema in schemas}
+    return {_fingerprint(text): parse_avro_schema(text) for text in texts}
+
+
+def _fingerprint(text: str) -> bytes:
+    return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(text)), "CRC-64-AVRO"))
 
 
 @cache
 def latest_schema() -> AvroSchema:
     """The version that is written."""
     return list(envelope_schemas().values())[-1]
+
+
+@cache
+def _written() -> Any:
+    return fastavro.parse_schema(json.loads(latest_schema().text))
+
+
+def ours_or(schema: AvroSchema) -> AvroSchema:
+    """One of our own versions if the schema writes records as that does, whatever it is called; else the schema."""
+    return next((ours for ours in envelope_schemas().values() if is_same(schema.root, ours.root)), schema)
+
+
+@cache
+def our_schemas() -> frozenset[AvroSchema]:
+    """The schemas of all versions: what their records take to read is known."""
+    return frozenset(envelope_schemas().values())
 
 
 class AvroCodec:
@@ -115,7 +88,7 @@ class AvroCodec:
     def __init__(self, *, schema_id: int | None) -> None:
         """``schema_id``: the registry's, of `latest_schema`. None: single-object encoding, with no registry."""
         self._prefix = (
-            SINGLE_OBJECT + latest_schema().fingerprint
+            SINGLE_OBJECT + list(envelope_schemas())[-1]
             if schema_id is None
             else FRAMED + schema_id.to_bytes(SCHEMA_ID_BYTES, "big")
         )
@@ -131,38 +104,60 @@ class AvroCodec:
         datum["extra"] = {name: bytes(members[name]) for name in members if name not in Request.__struct_fields__}
         out = io.BytesIO()
         out.write(self._prefix)
-        fastavro.schemaless_writer(out, latest_schema().parsed, datum)
+        fastavro.schemaless_writer(out, _written(), datum)
         return out.getvalue()
 
 
 def decode_avro(value: bytes, start: int, writer: AvroSchema) -> Request:
     """The request in ``value`` from byte ``start`` on, written by ``writer``. Raises ``EnvelopeError`` only."""
-    latest = latest_schema()
-    datum = _read(value, start, writer, None if writer is latest else latest)
-    request_id: str = datum["request_id"]
+    return request_of(avro_fields(value, start, writer))
+
+
+def avro_fields(value: bytes, start: int, writer: AvroSchema) -> AvroFields:
+    """The first half of `decode_avro`, which a stranger's schema has the most say in. Raises ``EnvelopeError``."""
+    try:
+        return read_fields(value, start, writer)
+    except ValueError as error:
+        raise _explain(error) from None
+
+
+def request_of(fields: AvroFields) -> Request:
+    """The second half of `decode_avro`. Raises ``EnvelopeError``."""
+    request_id = fields.request_id
+    # An outcome is written under none but a valid one.
+    known = request_id if request_id is not None and is_request_id(request_id) else None
+    if fields.problem is not None:
+        name, problem = fields.problem
+        raise EnvelopeError(name, problem, fix=_FIX, request_id=known)
+    assert request_id is not None
+    assert fields.biz_type is not None
+    assert fields.payload is not None
     try:
         return Request(
             request_id,
-            datum["biz_type"],
-            _json(datum["payload"], "payload", request_id),
-            datum["priority"],
-            datum["ttl_ms"],
-            datum["expire_at"],
-            datum["sent_at"],
-            datum["tenant"],
-            datum["max_attempts"],
-            NO_JSON if datum["reply"] is None else _json(datum["reply"], "reply", request_id),
+            fields.biz_type,
+            _json(fields.payload, "payload", known),
+            fields.priority,
+            fields.ttl_ms,
+            fields.expire_at,
+            fields.sent_at,
+            fields.tenant,
+            fields.max_attempts,
+            NO_JSON if fields.reply is None else _json(fields.reply, "reply", known),
         )
     except ValueError as error:
-        raise explain_rule(str(error), request_id=request_id) from None
+        raise explain_rule(str(error), request_id=known) from None
 
 
-def avro_fields(value: bytes, start: int, writer: AvroSchema) -> dict[str, Any]:
+def all_avro_fields(value: bytes, start: int, writer: AvroSchema) -> dict[str, Any]:
     """All fields by name, as JSON would have them, for people: those this version does not know as the writer has them.
 
     Raises ``EnvelopeError``.
     """
-    datum = _read(value, start, writer, None)
+    try:
+        datum = read_all(value, start, writer)
+    except ValueError as error:
+        raise _explain(error) from None
     extra = datum.pop("extra", None)
     fields = {name: item for name, item in datum.items() if item is not None}
     for name in ("payload", "reply"):
@@ -173,39 +168,62 @@ def avro_fields(value: bytes, start: int, writer: AvroSchema) -> dict[str, Any]:
     return fields
 
 
-def replace_in_avro(value: bytes, start: int, writer: AvroSchema, changes: Mapping[str, Any]) -> bytes:
-    """The same record with other values for some fields; all else is written again as it was, by the same schema.
+def replace_in_avro(value: bytes, start: int, writer: AvroSchema, changes: Mapping[str, int | None]) -> bytes:
+    """The same record with other numbers for some fields; all else stays as the bytes that it was.
 
-    Raises ``EnvelopeError`` when that schema cannot say it.
+    Raises ``EnvelopeError`` when its schema cannot say it.
     """
-    datum = _read(value, start, writer, None)
-    names = {field["name"] for field in writer.parsed["fields"]}
-    for name in changes:
-        if name not in names:
+    try:
+        found = spans(value, start, writer)
+    except ValueError as error:
+        raise _explain(error) from None
+    pieces: list[tuple[int, int, bytes]] = []
+    for name, number in changes.items():
+        if name not in found:
             raise EnvelopeError(
                 name, "is no field of the schema that the record was written with", fix="leave it as it is"
             )
-    out = io.BytesIO()
-    out.write(value[:start])
-    try:
-        fastavro.schemaless_writer(out, writer.parsed, datum | dict(changes))
-    except Exception as error:  # noqa: BLE001 - as in reading
-        raise EnvelopeError("envelope", f"cannot be written again: {error}"[:200], fix="leave it as it is") from None
-    return out.getvalue()
+        node, begin, end = found[name]
+        written = _number_as(node, number)
+        if written is None:
+            raise EnvelopeError(name, f"cannot be {number} by the schema of the record", fix="leave it as it is")
+        pieces.append((begin, end, written))
+    at, out = 0, bytearray()
+    for begin, end, written in sorted(pieces):
+        out += value[at:begin] + written
+        at = end
+    return bytes(out + value[at:])
 
 
-def _read(value: bytes, start: int, writer: AvroSchema, reader: AvroSchema | None) -> dict[str, Any]:
-    source = io.BytesIO(value)
-    source.seek(start)
-    try:
-        datum: Any = fastavro.schemaless_reader(source, writer.parsed, None if reader is None else reader.parsed)
-    except Exception as error:  # noqa: BLE001 - foreign bytes make fastavro raise anything: EOFError, IndexError...
-        why = f"{type(error).__name__}: {error}" if str(error) else "it breaks off"
-        raise EnvelopeError("envelope", f"is not Avro by the schema that it names ({why})"[:300], fix=_FIX) from None
-    left = len(value) - source.tell()
-    if left:
-        raise EnvelopeError("envelope", f"has {left} bytes after its end, by the schema that it names", fix=_FIX)
-    return datum  # type: ignore[no-any-return]
+def _number_as(node: Node, number: int | None) -> bytes | None:
+    """The number, or null, as a value of this type; None when the type has no such value."""
+    if node.kind is Kind.UNION:
+        for index, branch in enumerate(node.nodes):
+            written = _number_as(branch, number)
+            if written is not None:
+                return _varint(index) + written
+        return None
+    if number is None:
+        return b"" if node.type == "null" else None
+    bits = {"int": 31, "long": 63}.get(node.type)
+    return _varint(number) if bits is not None and -(2**bits) <= number < 2**bits else None
+
+
+def _varint(number: int) -> bytes:
+    left, out = (number << 1) ^ (number >> 63), bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _explain(error: ValueError) -> EnvelopeError:
+    if isinstance(error, BytesLeftError):
+        return EnvelopeError(
+            "envelope", f"has {error.count} bytes after its end, by the schema that it names", fix=_FIX
+        )
+    return EnvelopeError("envelope", f"is not Avro by the schema that it names ({error})"[:300], fix=_FIX)
 
 
 def _json(text: bytes | str, name: str, request_id: str | None) -> msgspec.Raw:
@@ -216,5 +234,8 @@ def _json(text: bytes | str, name: str, request_id: str | None) -> msgspec.Raw:
         return _raw_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise EnvelopeError(
-            name, f"is {shown(text)}, which is not JSON in UTF-8", fix="put JSON there", request_id=request_id
+            name,
+            f"is {shown(text[:SHOWN_BYTES])}, which is not JSON in UTF-8",
+            fix="put JSON there",
+            request_id=request_id,
         ) from None

@@ -6,27 +6,36 @@ a Schema Registry begin. Pure, but for what a `SchemaSource` does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from forebay_schemas.contract.envelope import JsonCodec, Request
-from forebay_schemas.errors import EnvelopeError, ForebayError
+from forebay_schemas.contract.envelope_problems import recover_request_id
+from forebay_schemas.errors import EnvelopeError, EnvelopeTooLargeError, ForebayError
 from forebay_schemas.formats.avro import (
     AVRO_CONTENT_TYPE,
     FINGERPRINT_BYTES,
     FRAMED,
     SCHEMA_ID_BYTES,
     SINGLE_OBJECT,
-    AvroSchema,
-    avro_fields,
+    all_avro_fields,
     decode_avro,
     envelope_schemas,
+    our_schemas,
     replace_in_avro,
+    request_of,
 )
+from forebay_schemas.formats.avro_process import Foreign, ForeignReader, Found, HereReader
+from forebay_schemas.formats.avro_reader import AvroFields
+from forebay_schemas.formats.avro_schema import AvroSchema
 
 SCHEMA_ID_MAX: Final = 2**31 - 1
+
+_READ_FOR_ID_BYTES_MAX: Final = 64 * 1024 * 1024
+_ID_WITHIN_BYTES: Final = 64 * 1024
 
 _BRACE: Final = ord("{")
 _SINGLE_OBJECT_START: Final = len(SINGLE_OBJECT) + FINGERPRINT_BYTES
@@ -38,13 +47,13 @@ _members_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class SchemaPendingError(ForebayError):
-    """The schema that the record names is not known yet: the registry has not answered. Nothing is wrong with it."""
+    """The record cannot be read yet, and nothing is wrong with it: the registry has not told the schema that it names,
+    or what reads by schemas of others is busy."""
 
     reason = "schema_pending"
 
-    def __init__(self, schema_id: int) -> None:
-        super().__init__(f"schema {schema_id} is not known yet; ask again")
-        self.schema_id = schema_id
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; ask again")
 
 
 class SchemaSource(Protocol):
@@ -73,10 +82,17 @@ class NoSchemas:
 class EnvelopeReader:
     """Reads records of every format. Thread-safe when its source is."""
 
-    __slots__ = ("_source",)
+    __slots__ = ("_foreign", "_source")
 
-    def __init__(self, source: SchemaSource) -> None:
+    def __init__(self, source: SchemaSource, *, foreign: ForeignReader | None = None) -> None:
+        """``foreign`` reads what was written by schemas that are not ours; by default that happens here."""
         self._source = source
+        self._foreign = HereReader() if foreign is None else foreign
+
+    @property
+    def reads_foreign(self) -> bool:
+        """Whether there may be records by schemas of others: only with a registry."""
+        return not isinstance(self._source, NoSchemas)
 
     def read(self, value: bytes | None, *, content_type: str | None = None) -> Request:
         """The request in a record's value. ``content_type``: its header's, for the words about bytes that tell nothing.
@@ -88,7 +104,14 @@ class EnvelopeReader:
         found = self._schema_of(value)
         if found is not None:
             start, schema = found
-            return decode_avro(value, start, schema)
+            if schema in our_schemas():
+                return decode_avro(value, start, schema)
+            read = _request_or_error(*self._foreign.read([(schema, value, start)]))
+            if read is None:
+                raise SchemaPendingError("what reads records by schemas of others is busy")
+            if isinstance(read, EnvelopeError):
+                raise read
+            return read
         if content_type is not None and content_type.partition(";")[0].strip().lower() == AVRO_CONTENT_TYPE:
             raise EnvelopeError(
                 "envelope",
@@ -97,12 +120,44 @@ class EnvelopeReader:
             )
         return _JSON.decode(value)
 
+    def read_foreign(self, values: Sequence[bytes | None]) -> dict[int, Request | EnvelopeError]:
+        """What those of ``values`` say that schemas of others wrote, by their places; the others are left to `read`.
+
+        All at once: one by one takes three times as long. Those that could not be read now, through no fault of their
+        own, are missing: so is one whose schema is not known yet. Never raises.
+        """
+        found: dict[int, Request | EnvelopeError] = {}
+        records: dict[int, Foreign] = {}
+        for place, value in enumerate(values):
+            foreign = self._foreign_in(value)
+            if foreign is not None:
+                records[place] = foreign
+        if records:
+            for place, item in zip(records, self._foreign.read(list(records.values())), strict=True):
+                read = _request_or_error(item)
+                if read is not None:
+                    found[place] = read
+        return found
+
+    def is_foreign(self, value: bytes | None) -> bool:
+        """Whether a schema of others that is known by now wrote the value."""
+        return self._foreign_in(value) is not None
+
+    def _foreign_in(self, value: bytes | None) -> Foreign | None:
+        if not value or not value.startswith(FRAMED):
+            return None
+        try:
+            found = self._schema_of(value)
+        except (EnvelopeError, SchemaPendingError):
+            return None
+        return None if found is None or found[1] in our_schemas() else (found[1], value, found[0])
+
     def fields(self, value: bytes) -> dict[str, Any]:
         """All fields by name, unknown ones too, as JSON would have them (``msgspec.Raw`` or plain). As `read`."""
         found = self._schema_of(value)
         if found is not None:
             start, schema = found
-            return avro_fields(value, start, schema)
+            return all_avro_fields(value, start, schema)
         _JSON.decode(value)
         return dict(_members_decoder.decode(value))
 
@@ -132,3 +187,29 @@ class EnvelopeReader:
             if schema_id <= SCHEMA_ID_MAX:
                 return _FRAMED_START, self._source.schema(schema_id)
         return None
+
+
+def _request_or_error(found: Found) -> Request | EnvelopeError | None:
+    if not isinstance(found, AvroFields):
+        return found
+    try:
+        return request_of(found)
+    except EnvelopeError as error:
+        return error
+
+
+def too_large(value: bytes | None, size_bytes: int, *, bytes_max: int) -> EnvelopeTooLargeError:
+    """The error for a record of ``size_bytes`` where ``bytes_max`` are taken, with its id if that can be read soon."""
+    request_id = None
+    if value is not None and value[:1] == b"{":
+        # All of it up to a size that takes a hundredth of a second, the first of it beyond.
+        request_id = recover_request_id(value if len(value) <= _READ_FOR_ID_BYTES_MAX else value[:_ID_WITHIN_BYTES])
+    elif value is not None and value.startswith(SINGLE_OBJECT):
+        with suppress(EnvelopeError):
+            request_id = EnvelopeReader(NoSchemas()).read(value).request_id
+    return EnvelopeTooLargeError(
+        "envelope",
+        f"is in a record of {size_bytes:,} bytes, uncompressed, where {bytes_max:,} are taken",
+        fix="send a reference to what is large, or less of it",
+        request_id=request_id,
+    )

@@ -12,12 +12,16 @@ import structlog
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import EnvelopeError, ForebayError
-from forebay_schemas.formats.avro import AvroSchema, envelope_schemas, parse_avro_schema
+from forebay_schemas.formats.avro import ours_or
+from forebay_schemas.formats.avro_schema import AvroSchema, parse_avro_schema
 from forebay_schemas.formats.envelope_reader import SchemaPendingError
 from forebay_schemas.formats.schema_registry import SchemaRegistry
 
 SCHEMAS_MAX: Final = 1_000
 """So many are kept, and so many wanted at a time."""
+
+TYPES_MAX: Final = 50_000
+"""In all that are kept: 20 MB."""
 
 UNKNOWN_SECONDS: Final = 10.0
 """So long an id stays unknown before the registry is asked again."""
@@ -41,6 +45,7 @@ class SchemaFetcher:
         self._wake = threading.Event()
         self._pause = threading.Event()
         self._known: dict[int, AvroSchema] = {}
+        self._types = 0
         self._unknown: dict[int, tuple[float, str]] = {}
         self._wanted: dict[int, None] = {}
         self._wait_seconds = 0.0
@@ -61,10 +66,11 @@ class SchemaFetcher:
             if len(self._wanted) < SCHEMAS_MAX:
                 self._wanted[schema_id] = None
         self._wake.set()
-        raise SchemaPendingError(schema_id)
+        raise SchemaPendingError(f"schema {schema_id} is not known yet")
 
     def step(self) -> None:
-        """One turn: asks for one schema that is wanted. Blocks for 0.2 s and one call of the registry at most."""
+        """One turn: asks for one schema that is wanted. Blocks for 0.2 s, or for a call of the registry
+        and one for each schema that it refers to."""
         left = self._again_at - self._clock.monotonic()
         if left > 0:
             self._pause.wait(min(left, _POLL_SECONDS))
@@ -81,24 +87,32 @@ class SchemaFetcher:
 
     def fetch(self, schema_id: int) -> None:
         """Asks the registry for one schema, now. Raises its ``ForebayError`` when it does not tell."""
-        text = self._registry.schema_text(schema_id)
         known, why = None, "which its Schema Registry does not know as an Avro schema"
-        if text is not None:
-            try:
-                known = parse_avro_schema(text)
-            except ValueError as error:
-                why = f"which cannot be used: {error}"
+        try:
+            texts = self._registry.schema_texts(schema_id)
+            if texts is not None:
+                known = ours_or(parse_avro_schema(texts.text, texts.references))
+        except ValueError as error:
+            why = f"which cannot be used: {error}"
         with self._lock:
             if known is None:
                 _put(self._unknown, schema_id, (self._clock.monotonic() + UNKNOWN_SECONDS, why))
             else:
-                # One of our own needs no translation, which is most of what reading takes.
-                _put(self._known, schema_id, envelope_schemas().get(known.fingerprint, known))
+                self._keep(schema_id, known)
             self._wanted.pop(schema_id, None)
         if self.trouble is not None:
             _log.info("the Schema Registry answers again")
         self.trouble = None
         self._wait_seconds = 0.0
+
+    def _keep(self, schema_id: int, schema: AvroSchema) -> None:
+        replaced = self._known.pop(schema_id, None)
+        if replaced is not None:
+            self._types -= replaced.types
+        while self._known and (len(self._known) >= SCHEMAS_MAX or self._types + schema.types > TYPES_MAX):
+            self._types -= self._known.pop(next(iter(self._known))).types
+        self._known[schema_id] = schema
+        self._types += schema.types
 
     def close(self) -> None:
         """Closes the connection to the registry."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -17,9 +18,14 @@ from forebay_schemas.formats.avro import latest_schema
 from forebay_schemas.properties import property_lines
 
 if TYPE_CHECKING:
-    from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
 
 CALL_SECONDS_MAX: Final = 10.0
+
+REFERENCES_MAX: Final = 32
+"""How many other schemas one may refer to, through others too."""
+
+REFERENCES_DEPTH_MAX: Final = 16
 
 _NAMES: Final = re.compile(
     r"ssl\.(ca|certificate|key)\.location|ssl\.key\.password|basic\.auth\.user\.info|bearer\.auth\..+|proxy"
@@ -27,6 +33,7 @@ _NAMES: Final = re.compile(
 _SETTING: Final = "FOREBAY_SCHEMA_REGISTRY_PROPERTIES"
 
 _SUBJECT_NOT_FOUND: Final = 40401
+_VERSION_NOT_FOUND: Final = 40402
 _SCHEMA_NOT_FOUND: Final = 40403
 
 _Answer = TypeVar("_Answer")
@@ -47,6 +54,14 @@ class SchemaRegistryRefusedError(ForebayError):
     def __init__(self, message: str, *, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaTexts:
+    """A schema as JSON, and those it refers to: each behind those that it needs itself."""
+
+    text: str
+    references: tuple[str, ...] = ()
 
 
 def check_registry_url(text: str) -> str:
@@ -88,10 +103,11 @@ class SchemaRegistry:
         self._lock = threading.Lock()
         self._client: SchemaRegistryClient | None = None
 
-    def schema_text(self, schema_id: int) -> str | None:
-        """The Avro schema of this id as JSON; None when the registry knows no Avro schema of that id.
+    def schema_texts(self, schema_id: int) -> SchemaTexts | None:
+        """The Avro schema of this id with all that it refers to; None when the registry knows none of that id.
 
-        Raises ``SchemaRegistryUnreachableError``, ``SchemaRegistryRefusedError``, ``UsageError``.
+        A call for each of them, `REFERENCES_MAX` at most. Raises ``ValueError``, saying why, when what it refers to
+        cannot be had; ``SchemaRegistryUnreachableError``, ``SchemaRegistryRefusedError``, ``UsageError``.
         """
         try:
             found = self._call(f"asking for schema {schema_id}", lambda client: client.get_schema(schema_id))
@@ -100,12 +116,49 @@ class SchemaRegistry:
             if error.code == _SCHEMA_NOT_FOUND:
                 return None
             raise
-        return found.schema_str if found.schema_type in (None, "AVRO") else None
+        if not _is_avro(found):
+            return None
+        references: dict[tuple[str, int], str | None] = {}
+        self._fetch_references(found, references, depth=0)
+        return SchemaTexts(found.schema_str or "", tuple(text for text in references.values() if text is not None))
+
+    def _fetch_references(self, schema: Schema, found: dict[tuple[str, int], str | None], *, depth: int) -> None:
+        """Adds what the schema refers to, by subject and version: each behind those that it needs itself."""
+        if depth > REFERENCES_DEPTH_MAX:
+            raise ValueError(f"its references are nested deeper than {REFERENCES_DEPTH_MAX}")
+        for reference in schema.references or ():
+            subject, version = reference.subject, reference.version
+            if subject is None or version is None:
+                raise ValueError("it refers to a schema without saying which")
+            key = (subject, version)
+            if key in found:
+                continue  # fetched before, or one that refers to itself: its types are known by then, or never
+            if len(found) >= REFERENCES_MAX:
+                raise ValueError(f"it refers to more than {REFERENCES_MAX} other schemas")
+            found[key] = None
+            named = self._version_of(subject, version)
+            self._fetch_references(named, found, depth=depth + 1)
+            # Behind what it needs: a dict keeps the order in which its keys came.
+            del found[key]
+            found[key] = named.schema_str or ""
+
+    def _version_of(self, subject: str, version: int) -> Schema:
+        name = f"version {version} of {subject}"
+        try:
+            # Deleted ones too: a schema that refers to one is still in use.
+            found = self._call(f"asking for {name}", lambda client: client.get_version(subject, version, True))
+        except SchemaRegistryRefusedError as error:
+            if error.code not in (_SUBJECT_NOT_FOUND, _VERSION_NOT_FOUND, _SCHEMA_NOT_FOUND):
+                raise
+            raise ValueError(f"it refers to {name}, which its Schema Registry does not know"[:300]) from None
+        if not _is_avro(found.schema):
+            raise ValueError(f"it refers to {name}, which is no Avro"[:300])
+        return found.schema
 
     def id_of_latest(self, topic: str) -> int:
         """The id of the envelope's schema under the subject of the topic's values; registered if it is not there yet.
 
-        Asking first needs no right to write where somebody else has registered it. Raises as `schema_text`.
+        Asking first needs no right to write where somebody else has registered it. Raises as `schema_texts`.
         """
         from confluent_kafka.schema_registry import Schema
 
@@ -185,3 +238,7 @@ class SchemaRegistry:
                 except (ValueError, TypeError, OSError) as error:
                     raise UsageError(_SETTING, f"cannot be used: {error}", fix="correct that file") from None
             return self._client
+
+
+def _is_avro(schema: Schema) -> bool:
+    return schema.schema_type in (None, "AVRO")

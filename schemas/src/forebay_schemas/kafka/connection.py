@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from forebay_schemas.contract.envelope_problems import shown
-from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX, UNPACKED_BYTES_MAX
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
 from forebay_schemas.kafka.acls import READER_GROUP
 from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
@@ -192,8 +192,9 @@ def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
 
 
 def producer_config(connection: KafkaConnection, *, client_id: str, record_bytes_max: int) -> dict[str, Any]:
-    """An idempotent producer, acks=all. ``record_bytes_max``: ``REQUEST_BYTES_MAX`` or ``LATER_BYTES_MAX``."""
-    assert record_bytes_max in (REQUEST_BYTES_MAX, LATER_BYTES_MAX)
+    """An idempotent producer, acks=all. ``record_bytes_max``, uncompressed: `REQUEST_BYTES_MAX`, `LATER_BYTES_MAX` or
+    `UNPACKED_BYTES_MAX`."""
+    assert record_bytes_max in (REQUEST_BYTES_MAX, LATER_BYTES_MAX, UNPACKED_BYTES_MAX)
     config = {
         # A lone record goes at once: 5 ms of linger were 6 ms of a result's latency (measured). Under load records
         # gather while two requests are on their way, which saves the broker more than lingering does.

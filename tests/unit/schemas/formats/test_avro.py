@@ -18,11 +18,10 @@ from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.avro import (
     AvroCodec,
-    AvroSchema,
     envelope_schemas,
     latest_schema,
-    parse_avro_schema,
 )
+from forebay_schemas.formats.avro_schema import AvroSchema, parse_avro_schema
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaPendingError
 
 READER = EnvelopeReader(NoSchemas())
@@ -51,7 +50,7 @@ class Registered:
 
     def schema(self, schema_id: int) -> AvroSchema:
         if f"s{schema_id}" not in self._schemas:
-            raise SchemaPendingError(schema_id)
+            raise SchemaPendingError(f"schema {schema_id} is not known yet")
         return self._schemas[f"s{schema_id}"]
 
 
@@ -63,13 +62,17 @@ def changed(change: Callable[[dict[str, Any]], None]) -> AvroSchema:
     """The latest schema with a change, as whoever wrote it has it."""
     document = json.loads(latest_schema().text)
     change(document)
-    return AvroSchema(text=json.dumps(document), parsed=fastavro.parse_schema(document))
+    return parse_avro_schema(json.dumps(document))
+
+
+def parsed(schema: AvroSchema) -> Any:
+    return fastavro.parse_schema(json.loads(schema.text))
 
 
 def written(schema: AvroSchema, **fields: Any) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(
-        out, schema.parsed, {"request_id": "r-1", "biz_type": "chat_completion", "payload": b"{}"} | fields
+        out, parsed(schema), {"request_id": "r-1", "biz_type": "chat_completion", "payload": b"{}"} | fields
     )
     return b"\x00\x00\x00\x00\x07" + out.getvalue()
 
@@ -177,7 +180,7 @@ def test_undecodable_bytes_are_explained(value: bytes, problem: str) -> None:
 
 def test_avro_that_does_not_say_its_schema_is_told_how_to() -> None:
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, latest_schema().parsed, {"request_id": "r", "biz_type": "b", "payload": b"{}"})
+    fastavro.schemaless_writer(out, parsed(latest_schema()), {"request_id": "r", "biz_type": "b", "payload": b"{}"})
     with pytest.raises(EnvelopeError, match="does not begin with its schema's identity; use Avro's single-object"):
         READER.read(out.getvalue(), content_type="Application/Avro; x=y")
 
@@ -239,7 +242,7 @@ CHANGES = [_add_optional, _payload_as_string, _narrower, _no_optional_fields, _t
 @pytest.mark.parametrize("change", CHANGES)
 def test_an_old_reader_reads_what_a_changed_schema_wrote(change: Callable[[dict[str, Any]], None]) -> None:
     writer = changed(change)
-    names = {field["name"] for field in writer.parsed["fields"]}
+    names = set(writer.root.names)
     given_fields = {"ttl_ms": 5_000, "expire_at": 1_900_000_000_000, "cost_centre": "x"}
     fields = {name: item for name, item in given_fields.items() if name in names}
     if change is _payload_as_string:
@@ -266,7 +269,7 @@ def test_an_old_reader_reads_what_a_changed_schema_wrote(change: Callable[[dict[
 @pytest.mark.parametrize("change", [_add_optional, _no_optional_fields, _other_namespace])
 def test_a_changed_reader_reads_what_this_version_wrote(change: Callable[[dict[str, Any]], None]) -> None:
     value = CODEC.encode(FULL)[10:]
-    datum: Any = fastavro.schemaless_reader(io.BytesIO(value), latest_schema().parsed, changed(change).parsed)
+    datum: Any = fastavro.schemaless_reader(io.BytesIO(value), parsed(latest_schema()), parsed(changed(change)))
     assert (datum["request_id"], json.loads(datum["payload"])) == ("r-1", FULL["payload"])
 
 
@@ -287,7 +290,7 @@ def test_what_is_no_schema_of_a_record_is_refused(document: str) -> None:
 
 def test_another_record_s_schema_is_no_envelope() -> None:
     order = parse_avro_schema('{"type":"record","name":"Order","fields":[{"name":"id","type":"long"}]}')
-    with pytest.raises(EnvelopeError, match="is not Avro by the schema that it names"):
+    with pytest.raises(EnvelopeError, match="request_id: is no field of the schema that it was written with"):
         EnvelopeReader(Registered(s7=order)).read(b"\x00\x00\x00\x00\x07\x02")
 
 

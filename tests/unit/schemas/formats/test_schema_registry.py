@@ -21,6 +21,7 @@ from forebay_schemas.formats.schema_fetcher import (
 from forebay_schemas.formats.schema_registry import (
     SchemaRegistry,
     SchemaRegistryUnreachableError,
+    SchemaTexts,
     check_registry_url,
     read_registry_properties,
 )
@@ -41,11 +42,12 @@ class ScriptedRegistry(SchemaRegistry):
         self.texts: dict[int, str | None] = {}
         self.asked: list[int] = []
 
-    def schema_text(self, schema_id: int) -> str | None:
+    def schema_texts(self, schema_id: int) -> SchemaTexts | None:
         self.asked.append(schema_id)
         if schema_id not in self.texts:
             raise SchemaRegistryUnreachableError("nobody there")
-        return self.texts[schema_id]
+        text = self.texts[schema_id]
+        return None if text is None else SchemaTexts(text)
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.formats.avro import AvroCodec, AvroSchema, latest_schema
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
+from forebay_schemas.errors import EnvelopeError, EnvelopeTooLargeError
+from forebay_schemas.formats.avro import AvroCodec, latest_schema
+from forebay_schemas.formats.avro_process import Foreign, Found, HereReader
+from forebay_schemas.formats.avro_schema import AvroSchema, parse_avro_schema
 from forebay_schemas.formats.envelope_reader import SchemaPendingError
 from forebay_worker.intake.intake import SCHEMA_WAIT_SECONDS
 from forebay_worker.intake.parked import HELD_RECORDS_MAX
@@ -34,7 +37,7 @@ class Registry:
 
     def schema(self, schema_id: int) -> AvroSchema:
         if self.answer is None:
-            raise SchemaPendingError(schema_id)
+            raise SchemaPendingError(f"schema {schema_id} is not known yet")
         if isinstance(self.answer, EnvelopeError):
             raise self.answer
         return self.answer
@@ -128,3 +131,104 @@ def test_a_retry_waits_for_its_schema_beyond_its_time() -> None:
     bay.clock.advance(SCHEMA_WAIT_SECONDS)
     bay.step(2)
     assert bay.offsets(key) == [0]
+
+
+FOREIGN = parse_avro_schema(
+    '{"type":"record","name":"Theirs","fields":[{"name":"request_id","type":"string"},'
+    '{"name":"biz_type","type":"string"},{"name":"payload","type":"string"}]}'
+)
+
+
+class Busy:
+    """A `ForeignReader` that reads so many records a call, and leaves the rest for later."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.calls: list[int] = []
+
+    def read(self, records: Sequence[Foreign]) -> list[Found]:
+        self.calls.append(len(records))
+        found = HereReader().read(records[: self.count])
+        return found + [None] * (len(records) - len(found))
+
+
+def foreign_bay(reader: Busy, *, delays_seconds: tuple[int, ...] = (0,)) -> tuple[Bay, Registry]:
+    registry = Registry()
+    registry.answer = FOREIGN
+    return Bay(schemas=registry, foreign=reader, delays_seconds=delays_seconds), registry
+
+
+def put_foreign(bay: Bay, offset: int, value: bytes = b"\x02b\x04{}", *, key: Key = P0) -> None:
+    value = b"\0\0\0\0\7" + bytes([2 * len(str(offset))]) + str(offset).encode() + value
+    bay.consumer.append(
+        MemoryRecord(topic_name=key[0], partition_number=key[1], offset_number=offset, value_bytes=value)
+    )
+
+
+def test_records_by_schemas_of_others_are_read_together_and_what_is_left_a_little_later() -> None:
+    reader = Busy(3)
+    bay, _ = foreign_bay(reader)
+    for offset in range(7):
+        put_foreign(bay, offset, *([b"\x02b\x04[]"] if offset == 1 else []))
+    bay.fill(P0, 7)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 2, 7]
+    assert [work.request_id for work in bay.handed[:3]] == ["0", "1", "2"]
+    assert "payload: is not an object" in str(bay.handed[1].problem)
+    bay.finish(0, 1, 2, 7)
+    bay.settle()
+    assert bay.committed() == 3
+    for _ in range(2):
+        bay.clock.advance(SCHEMA_WAIT_SECONDS)
+        bay.step()
+    assert bay.offsets() == [0, 1, 2, 7, 3, 4, 5, 6]
+    # The record that needs no such reading is not handed over.
+    assert reader.calls == [7, 4, 1]
+
+
+def test_a_retry_by_a_schema_of_others_is_read_when_it_is_received_or_when_it_is_due() -> None:
+    reader = Busy(0)
+    bay, _ = foreign_bay(reader, delays_seconds=(1,))
+    key = (POOL.retry(TIER, 1), 0)
+    put_foreign(bay, 0, key=key)
+    bay.consumer.assign(key)
+    bay.step(2)
+    reader.count = 1
+    bay.clock.advance(2)
+    bay.step(2)
+    assert bay.offsets(key) == [0]
+    assert reader.calls == [1, 1]
+
+
+@pytest.mark.parametrize("where", ["value", "key", "headers"])
+def test_a_record_that_is_too_large_is_refused_unread_with_its_id(where: str) -> None:
+    bay = Bay()
+    fields = b'{"request_id": "r", "biz_type": "b", "payload": {"x": "%s"}}'
+    filler = b"x" * (REQUEST_BYTES_MAX - len(fields) + 2)
+    record = MemoryRecord(
+        topic_name=P0[0],
+        partition_number=P0[1],
+        offset_number=0,
+        value_bytes=fields % (filler + b"x" * (where == "value")),
+        key_bytes=b"k" if where == "key" else None,
+        header_list=[("h", None)] if where == "headers" else None,
+    )
+    bay.consumer.append(record)
+    bay.consumer.assign(P0)
+    bay.step(2)
+    [work] = bay.handed
+    assert isinstance(work.problem, EnvelopeTooLargeError)
+    assert work.request_id == "r"
+    assert "is in a record of 8,388,609 bytes, uncompressed, where 8,388,608 are taken" in str(work.problem)
+
+
+def test_a_record_as_large_as_one_may_be_is_taken() -> None:
+    bay = Bay()
+    fields = b'{"request_id": "r", "biz_type": "b", "payload": {"x": "%s"}}'
+    value = fields % (b"x" * (REQUEST_BYTES_MAX - len(fields) + 2))
+    bay.consumer.append(MemoryRecord(topic_name=P0[0], partition_number=P0[1], offset_number=0, value_bytes=value))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    assert bay.handed[0].request_id == "r"
+    assert bay.handed[0].problem is None

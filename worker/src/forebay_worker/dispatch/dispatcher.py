@@ -14,7 +14,7 @@ import structlog
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.dispatch.breaker import Breaker, BreakerState
 from forebay_worker.dispatch.lookahead import Lookahead
@@ -138,7 +138,8 @@ class Dispatcher:
         """How a request ends that is not to be run; None for one that may wait in its lane."""
         reporter = self._reporter
         if work.request is None:
-            return partial(reporter.rejected, work, Reason.UNDECODABLE, str(work.problem))
+            assert work.problem is not None
+            return partial(reporter.rejected, work, REASONS_BY_CODE[work.problem.reason], str(work.problem))
         if reporter.is_known(work, now):
             return partial(reporter.skip_duplicate, work)
         if self.controls.entries:

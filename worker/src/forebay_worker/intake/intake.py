@@ -16,14 +16,12 @@ from confluent_kafka import KafkaError, KafkaException
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.coordination import Notice
-from forebay_schemas.contract.envelope import deadline_ms, priority_in
-from forebay_schemas.contract.headers import read_history, record_headers
-from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
-from forebay_schemas.errors import EnvelopeError
-from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendingError
+from forebay_schemas.contract.headers import Header, headers_size_bytes, read_history, record_headers
+from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.permissions import Access, is_denied
 from forebay_worker.intake.client_errors import Troubles
 from forebay_worker.intake.commits import Commits
+from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import Fetches, Heard, Unread
 from forebay_worker.intake.parked import Held
 from forebay_worker.intake.partitions import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
@@ -69,7 +67,7 @@ class Intake:
         self.name = name
         self._explain = explain
         self._first = sources[0]
-        self._envelopes = envelopes
+        self._decoding = Decoding(envelopes)
         self._clock = clock
         self._deliver = deliver
         self._peers = peers
@@ -93,7 +91,7 @@ class Intake:
         self._unread = Unread(
             topics=[source.topic for source in sources],
             fetcher=fetcher,
-            make_work=self._work,
+            make_work=lambda record, assignment: self._work(record, assignment, self._decoding.ahead([record])),
             # Each costs room in the commit until all before it are finished.
             may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < METADATA_BYTES_NEARLY_FULL // 2,
             answer=answer,
@@ -234,14 +232,15 @@ class Intake:
     def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
         batch: list[Work] = []
+        ahead = self._decoding.ahead(records)
         try:
             for record in records:
-                self._sort_one(record, batch)
+                self._sort_one(record, batch, ahead)
         finally:
             # What the tracker knows of does not come again: a later record must not take it with it.
             self._send(batch)
 
-    def _sort_one(self, record: Record, batch: list[Work]) -> None:
+    def _sort_one(self, record: Record, batch: list[Work], ahead: Ahead) -> None:
         error = record.error()
         if error is not None:
             self._on_record_error(record, error)
@@ -256,7 +255,7 @@ class Intake:
                 return
             assignment = renewed
         # Before the tracker knows of it: should this raise, the record is sought back to.
-        work = self._work(record, assignment)
+        work = self._work(record, assignment, ahead)
         verdict = assignment.receive(work.offset)
         self._troubles.received(assignment.topic)
         if verdict is Verdict.WITHHOLD:
@@ -298,9 +297,11 @@ class Intake:
     def _release_held(self, now: float, heard_until: float) -> None:
         released = []
         rooms: dict[Credit, int] = {}
-        for work in self._held.take_due(now):
-            if not self._read(work):
-                # Nothing is wrong with it: it waits for the Schema Registry, and its offset with it.
+        due_works = self._held.take_due(now)
+        ahead = self._decoding.ahead([work.record for work in due_works if not work.is_read])
+        for work in due_works:
+            if not self._decoding.read(work, ahead):
+                # Nothing is wrong with it: it waits for its schema, or for its turn, and its offset with it.
                 self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
                 continue
             credit = work.assignment.credit
@@ -317,7 +318,7 @@ class Intake:
             if due is not None and assignment.end_leases(now, heard_until=heard_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
             for work in self._held.take_released(assignment):
-                if self._read(work):
+                if self._decoding.read(work):
                     released.append(work)
                 else:
                     self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
@@ -325,9 +326,9 @@ class Intake:
             work.crashes = work.assignment.crashes_of(work.offset)
         self._send(released)
 
-    def _work(self, record: Record, assignment: Assignment) -> Work:
-        value = record.value()
-        history = read_history(record_headers(record))
+    def _work(self, record: Record, assignment: Assignment, ahead: Ahead) -> Work:
+        headers = record_headers(record)
+        history = read_history(headers)
         first_enqueued_at = enqueued_at = record.timestamp()[1]
         if history.first_enqueued_at is not None:
             # Anybody can write that header. No request was enqueued first after this record of it was.
@@ -336,35 +337,13 @@ class Intake:
             record=record,
             assignment=assignment,
             offset=record.offset(),
-            size_bytes=len(value or b""),
+            size_bytes=_size_bytes(record, headers),
             history=history,
             first_enqueued_at=first_enqueued_at,
             crashes=assignment.crashes_of(record.offset()),
         )
-        self._read(work)
+        self._decoding.read(work, ahead)
         return work
-
-    def _read(self, work: Work) -> bool:
-        """Reads the envelope unless that was done. False: its schema is not known yet."""
-        if work.is_read:
-            return True
-        try:
-            request = self._envelopes.read(work.record.value(), content_type=work.history.content_type)
-        except SchemaPendingError:
-            return False
-        except EnvelopeError as error:
-            work.problem = error
-            return True
-        work.request = request
-        work.priority = priority_in(request, tier=work.tier)
-        tier = work.history.expedited_tier
-        if tier is None:
-            tier = work.tier
-        else:
-            # Behind all others of the high tier it would not be expedited.
-            work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
-        work.deadline_ms = deadline_ms(request, tier=tier, first_enqueued_at=work.first_enqueued_at)
-        return True
 
     # What goes wrong.
 
@@ -386,3 +365,8 @@ class Intake:
         self._ownership.seek_back()
         # An error that repeats at once must not fill the log or the processor.
         self._first.credit.wait(POLL_SECONDS)
+
+
+def _size_bytes(record: Record, headers: list[Header]) -> int:
+    size_bytes = len(record.value() or b"") + len(record.key() or b"")
+    return size_bytes + headers_size_bytes(headers) if headers else size_bytes

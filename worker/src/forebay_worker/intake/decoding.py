@@ -1,0 +1,85 @@
+"""Decoding, for an intake: what its records say, or why they say nothing. Used by the consumer's thread.
+
+JSON and our own Avro are decoded here, within bounds that hold for any bytes; what schemas of others wrote in a process
+beside this one, many at a time. No record can end the worker by being decoded, so none is noted as its decoding begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from forebay_schemas.contract.envelope import Request, deadline_ms, priority_in
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
+from forebay_schemas.errors import EnvelopeError
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendingError, too_large
+from forebay_worker.request.work import Record, Work
+
+Ahead = Mapping[int, Request | EnvelopeError]
+"""What was decoded together, by the identity of the records."""
+
+NOTHING_AHEAD: Final[Ahead] = MappingProxyType({})
+
+
+class Decoding:
+    """Decodes what it is given by ``envelopes``. Never raises."""
+
+    def __init__(self, envelopes: EnvelopeReader) -> None:
+        self._envelopes = envelopes
+
+    def ahead(self, records: Sequence[Record]) -> Ahead:
+        """Those of the records that schemas of others wrote, decoded together; without what could not be decoded yet.
+
+        Blocks for a second and what one record may take.
+        """
+        if not self._envelopes.reads_foreign:
+            return NOTHING_AHEAD
+        found = self._envelopes.read_foreign([_value_of(record) for record in records])
+        return {id(records[place]): item for place, item in found.items()}
+
+    def read(self, work: Work, ahead: Ahead = NOTHING_AHEAD) -> bool:
+        """Decodes the record's value, unless that was done. False: it cannot be decoded yet.
+
+        A schema of others is applied in `ahead` alone, so that one look at a record is short.
+        """
+        if work.is_read:
+            return True
+        value = work.record.value()
+        # A hop adds its headers to what the topic of the first enqueue took.
+        bytes_max = LATER_BYTES_MAX if work.assignment.retry_delay_seconds else REQUEST_BYTES_MAX
+        if work.size_bytes > bytes_max:
+            work.problem = too_large(value, work.size_bytes, bytes_max=bytes_max)
+            return True
+        found = ahead.get(id(work.record))
+        if found is None:
+            if self._envelopes.is_foreign(value):
+                return False
+            try:
+                found = self._envelopes.read(value, content_type=work.history.content_type)
+            except SchemaPendingError:
+                return False
+            except EnvelopeError as error:
+                found = error
+        if isinstance(found, EnvelopeError):
+            work.problem = found
+            return True
+        work.request = found
+        work.priority = priority_in(found, tier=work.tier)
+        tier = work.history.expedited_tier
+        if tier is None:
+            tier = work.tier
+        else:
+            # Behind all others of the high tier it would not be expedited.
+            work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
+        work.deadline_ms = deadline_ms(found, tier=tier, first_enqueued_at=work.first_enqueued_at)
+        return True
+
+
+def _value_of(record: Record) -> bytes | None:
+    """The record's value; None for what is no record or too large to be decoded."""
+    if record.error() is not None:
+        return None
+    value: bytes | None = record.value()
+    return value if value is not None and len(value) <= REQUEST_BYTES_MAX else None
