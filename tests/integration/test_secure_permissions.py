@@ -241,6 +241,8 @@ def test_permissions_taken_from_a_running_worker_are_named_and_nothing_is_lost(
             ("Read", "Topic", "requests.", f"Read topic {pool.topics.requests(Tier.MID)}"),
             ("Write", "Topic", "results", f"Write topic {pool.topics.results}"),
             ("Read", "Group", "", f"Read group forebay.{pool.name}."),
+            ("Read", "Topic", "coordination", f"Read topic {pool.topics.coordination}"),
+            ("Read", "Topic", "control", f"Read topic {pool.topics.control}"),
         ]
     ):
         acls = [

@@ -115,6 +115,7 @@ class Worker:
         self._loop_heartbeat = self._clock.monotonic()
         self._watch_again_at = 0.0
         self._ops_port = 0
+        self._coordination: Coordination | None = None
         self._share_until = math.inf
 
     async def run(self) -> None:
@@ -246,7 +247,7 @@ class Worker:
             for tier in TIERS
             for delay in RETRY_DELAYS_SECONDS
         ]
-        coordination = Coordination(
+        coordination = self._coordination = Coordination(
             consumer=cast(FollowingConsumer, self._make_reader()),
             topic=pool.coordination,
             control_topic=pool.control,
@@ -257,6 +258,7 @@ class Worker:
             hear_control=hear_control,
             hear_capacity=hear_capacity,
             send=self._reporter.send_notice,
+            explain=self._cluster.explain_following,
         )
         envelopes = EnvelopeReader(self._schemas or NoSchemas(), foreign=self._foreign)
         fetcher = Fetcher(make_consumer=self._make_fetching_consumer, clock=self._clock)
@@ -434,6 +436,8 @@ class Worker:
             if not intake.assigned_once and self._clock.monotonic() < self._share_until
         ]
         problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
+        if self._coordination is not None:
+            problems += self._coordination.troubles
         if self._schemas is not None and self._schemas.trouble is not None:
             problems.append(f"records wait for their schema: {self._schemas.trouble}")
         if self._foreign.trouble is not None:

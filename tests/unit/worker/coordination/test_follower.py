@@ -21,7 +21,7 @@ from forebay_schemas.contract.coordination import (
     encode_notice,
 )
 from forebay_worker.coordination import follower as coordination_module
-from forebay_worker.coordination.follower import LOOK_BACK_MS, Coordination
+from forebay_worker.coordination.follower import LOOK_BACK_MS, RECOVERED_SECONDS, Coordination
 from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
 from simulated.works import POOL
 
@@ -136,6 +136,7 @@ class Post:
             hear_control=lambda control, stamped_ms: self.controls.append((control, stamped_ms)),
             hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
             send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
+            explain=lambda error, topic: f"{topic}: {error.name()}",
         )
 
     def step(self, count: int = 1) -> None:
@@ -461,3 +462,23 @@ def _capacity(sequence: int) -> Capacity:
         draining=False,
         sequence=sequence,
     )
+
+
+def test_a_topic_that_may_not_be_read_is_named_until_it_may_and_logged_once_a_while() -> None:
+    post = Post()
+    post.step()
+    assert post.coordination.troubles == []
+    denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with capture_logs() as logs:
+        for _ in range(40):
+            post.coordination.listen_until(post.clock.monotonic())
+            post.topic.failing.append(KafkaException(denied))
+            post.step()
+            if post.coordination.troubles:
+                break
+            post.clock.advance(0.2)
+    assert post.coordination.troubles == [f"coordination: {TOPIC}: TOPIC_AUTHORIZATION_FAILED"]
+    assert len(logs) == 1
+    post.clock.advance(RECOVERED_SECONDS + 0.1)
+    post.step()
+    assert post.coordination.troubles == []

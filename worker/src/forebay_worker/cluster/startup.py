@@ -70,6 +70,10 @@ class Cluster:
         group = on_group(Operation.READ, f"forebay.{self._pool.name}.{intake}")
         return error_text(error, on_topic(Operation.READ, topic), group, principal=self._principal)
 
+    def explain_following(self, error: KafkaError, topic: str) -> str:
+        """Why coordination or control cannot be read. They are read without a group."""
+        return error_text(error, on_topic(Operation.READ, topic), principal=self._principal)
+
     @property
     def troubles(self) -> list[str]:
         """What the clients lately said of credentials and certificates."""

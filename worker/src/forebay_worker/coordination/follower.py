@@ -25,6 +25,8 @@ from forebay_schemas.contract.coordination import (
     decode_capacity,
     decode_notice,
 )
+from forebay_schemas.kafka.permissions import is_denied
+from forebay_worker.intake.client_errors import Troubles
 from forebay_worker.request.work import Record
 
 POLL_SECONDS = 0.05
@@ -33,6 +35,11 @@ LOOK_BACK_MS = 600_000
 """As far as the topic reaches: a worker that starts minutes after the last one has gone must still hear what ended."""
 
 BROKER_TIMEOUT_SECONDS = 5.0
+RECOVERED_SECONDS = 3.0
+"""Without a failure for so long, what failed before is over: a denied read fails again within a second."""
+PASSING_SECONDS = 3.0
+"""What fails for less is no trouble yet: leadership moves, a broker restarts."""
+
 TELL_SECONDS_MAX = 1.0
 
 log = structlog.get_logger("forebay.coordination")
@@ -76,6 +83,7 @@ class Coordination:
         hear_control: Callable[[Control, int], None],
         hear_capacity: Callable[[Capacity, float], None],
         send: Send,
+        explain: Callable[[KafkaError, str], str],
     ) -> None:
         self.worker_id = worker_id
         self._consumer = consumer
@@ -89,6 +97,10 @@ class Coordination:
         self._hear_control = hear_control
         self._hear_capacity = hear_capacity
         self._send = send
+        self._explain = explain
+        self._client_errors = Troubles()
+        self._failed_at = self._failing_since = float("-inf")
+        self._failing_topic = topic
         self._is_assigned = False
         self._read_to: dict[_Key, int] | None = None
         self._first_ends: dict[_Key, int] = {}
@@ -112,12 +124,33 @@ class Coordination:
                 self._pass_on(record)
             if self._ends is not None and self._has_reached(self._ends):
                 self.heard_until, self._ends = self._asked_at, None
+            if now - self._failed_at > RECOVERED_SECONDS:
+                self._client_errors.recovered()
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
-            log.warning("coordination not read; trying again", error=str(error))
+            self._note(error)
             self._ends = None
             self._is_assigned = False
             self._refresh_leaders()
             self._clock.sleep(AGAIN_SECONDS)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Why coordination or control cannot be read now; any thread may ask."""
+        lasting = self._clock.monotonic() - self._failing_since > PASSING_SECONDS
+        return [f"coordination: {why}" for why in self._client_errors.texts({})] if lasting else []
+
+    def _note(self, error: Exception) -> None:
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        topic = self._failing_topic
+        why, is_denial = str(error), False
+        if isinstance(cause, KafkaError):
+            why, is_denial = self._explain(cause, topic), is_denied(cause)
+        now = self._clock.monotonic()
+        if now - self._failed_at > RECOVERED_SECONDS:
+            self._failing_since = now
+        self._failed_at = now
+        if self._client_errors.note(topic, why, now=self._failed_at, is_denial=is_denial):
+            log.warning("coordination not read; trying again", topic=topic, error=why)
 
     def listen_until(self, now: float) -> None:
         """Asks for `heard_until` to reach ``now``: the end of the topic is looked up and read up to."""
@@ -153,6 +186,7 @@ class Coordination:
             self._read_to[key] = max(self._read_to[key], record.offset())
             return
         if failure is not None:
+            self._failing_topic = record.topic() or self._topic
             raise KafkaException(failure)  # it can stand where records were
         self._read_to[key] = record.offset() + 1
         if record.topic() == self._control_topic:
@@ -207,6 +241,7 @@ class Coordination:
                 self._consumer.list_topics(topic, timeout=BROKER_TIMEOUT_SECONDS)
 
     def _bounds(self, key: _Key) -> tuple[int, int]:
+        self._failing_topic = key[0]
         first, end = self._consumer.get_watermark_offsets(TopicPartition(*key), timeout=BROKER_TIMEOUT_SECONDS)
         return first, end
 

@@ -46,6 +46,11 @@ class Troubles:
             self._found.pop(_CLIENT, None)
             self._found.pop(topic, None)
 
+    def recovered(self) -> None:
+        """Nothing has failed for a while: nothing is wrong any more."""
+        if self._found:
+            self._found.clear()
+
     @property
     def has_denial(self) -> bool:
         """Whether something was refused, and nothing has come since."""
