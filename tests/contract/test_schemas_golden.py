@@ -49,7 +49,7 @@ def assert_means(request: Request, vector: dict[str, Any]) -> None:
     tier = tier_for(request)
     means = {name: getattr(request, name) for name in request.__struct_fields__ if name != "payload"} | {
         "payload": bytes(request.payload).decode(),
-        "reply": json.loads(bytes(request.reply) or b"null"),
+        "reply": json.loads(bytes(request.reply)),
         "tier": tier.value,
         "priority_in_tier": priority_in(request, tier=tier),
         "deadline_ms": deadline_ms(request, tier=tier, first_enqueued_at=FIRST_ENQUEUED_AT),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+import fastavro
 import pytest
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -90,6 +92,36 @@ def test_a_foreign_producer_with_confluent_s_serializer_is_read_and_so_is_its_ne
             pool.send(Tier.MID, value)
     new_worker(pool, handler=HANDLER, schema_registry_url=registry.url)
     results = pool.results(["f-0", "f-1"])
+    assert {result.status for result in results.values()} == {Status.COMPLETED}
+
+
+def test_schemas_that_refer_to_others_and_unions_are_read(
+    pool: LivePool, registry: LocalRegistry, new_worker: NewWorker
+) -> None:
+    unit = {"type": "enum", "name": "Unit", "namespace": "com.acme", "symbols": ["A", "B"]}
+    meta = {"type": "record", "name": "Meta", "namespace": "com.acme", "fields": [{"name": "unit", "type": "Unit"}]}
+    ours = json.loads(latest_schema().text)
+    refers = ours | {"fields": [*ours["fields"], {"name": "meta", "type": "com.acme.Meta"}]}
+    fields = {"request_id": "refers", "biz_type": "x", "payload": b'{"do": "answer"}', "ttl_ms": 60_000}
+    known: dict[str, Any] = {}
+    for schema in (unit, meta):
+        fastavro.parse_schema(schema, named_schemas=known)
+    with client_of(registry) as client:
+        for name, schema, needs in ((f"{pool.name}-unit", unit, []), (f"{pool.name}-meta", meta, ["unit"])):
+            references = [SchemaReference(f"com.acme.{need.title()}", f"{pool.name}-{need}", 1) for need in needs]
+            client.register_schema(name, Schema(json.dumps(schema), "AVRO", references))
+        references = [SchemaReference("com.acme.Meta", f"{pool.name}-meta", 1)]
+        refers_id = client.register_schema(f"{pool.name}-refers", Schema(json.dumps(refers), "AVRO", references))
+        union_id = client.register_schema(f"{pool.name}-union", Schema(json.dumps(["null", ours]), "AVRO"))
+    out = io.BytesIO()
+    parsed = fastavro.parse_schema(refers, named_schemas=known)
+    fastavro.schemaless_writer(out, parsed, fields | {"meta": {"unit": "B"}})
+    pool.send(Tier.MID, b"\x00" + refers_id.to_bytes(4, "big") + out.getvalue())
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(["null", ours]), fields | {"request_id": "union"})
+    pool.send(Tier.MID, b"\x00" + union_id.to_bytes(4, "big") + out.getvalue())
+    new_worker(pool, handler=HANDLER, schema_registry_url=registry.url)
+    results = pool.results(["refers", "union"])
     assert {result.status for result in results.values()} == {Status.COMPLETED}
 
 

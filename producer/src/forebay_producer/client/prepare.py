@@ -13,7 +13,7 @@ from typing import Any
 
 from forebay_producer.errors import PastDeadlineError
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
-from forebay_schemas.contract.envelope import JSON_CONTENT_TYPE, Codec, Request
+from forebay_schemas.contract.envelope import JSON_CONTENT_TYPE, NO_JSON, Codec, Request
 from forebay_schemas.contract.headers import CONTENT_TYPE, TENANT, TRACEPARENT, Header
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, PRIORITY_MAX, PRIORITY_MIN, TIERS, TTL_MS_MAX, Tier, tier_of
 from forebay_schemas.errors import EnvelopeError, UsageError
@@ -85,7 +85,7 @@ def _fields_of(request: Request | Mapping[str, Any]) -> dict[str, Any]:
         return request.copy()
     if isinstance(request, Request):
         given = ((name, getattr(request, name)) for name in _REQUEST_FIELDS)
-        return {name: value for name, value in given if value is not None}
+        return {name: value for name, value in given if value is not None and value is not NO_JSON}
     if not isinstance(request, Mapping):
         raise EnvelopeError("envelope", f"is a {type(request).__name__}", fix="give a mapping or a Request")
     return dict(request)

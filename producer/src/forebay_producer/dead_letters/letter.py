@@ -16,11 +16,11 @@ import msgspec
 
 from forebay_producer.dead_letters.audit import Handled
 from forebay_schemas.contract import headers as h
-from forebay_schemas.contract.envelope import Request, deadline_ms, payload_hints
+from forebay_schemas.contract.envelope import NO_JSON, Request, deadline_ms, payload_hints
 from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id
 from forebay_schemas.contract.headers import Header, History, read_history, record_headers, replace_headers
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 
@@ -45,28 +45,34 @@ class Record(Protocol):
 
 
 class _Model(msgspec.Struct, frozen=True, gc=False):
-    model: Any = None
+    model: str | None = None
 
 
 class _Said(msgspec.Struct, frozen=True, gc=False):
     """What is asked of many letters. All else of a value is skipped over: that is several times as fast."""
 
-    request_id: Any = None
-    biz_type: Any = None
-    tenant: Any = None
+    request_id: str | None = None
+    biz_type: str | None = None
+    tenant: str | None = None
     payload: _Model | None = None
 
 
-class _SaidLoosely(msgspec.Struct, frozen=True, gc=False):
-    """The same of a value whose payload is no object."""
+class _RawModel(msgspec.Struct, frozen=True, gc=False):
+    model: msgspec.Raw = NO_JSON
 
-    request_id: Any = None
-    biz_type: Any = None
-    tenant: Any = None
+
+class _RawSaid(msgspec.Struct, frozen=True, gc=False):
+    """The same of a value that has something else in one of these places, which may be as large as the value."""
+
+    request_id: msgspec.Raw = NO_JSON
+    biz_type: msgspec.Raw = NO_JSON
+    tenant: msgspec.Raw = NO_JSON
+    payload: msgspec.Raw = NO_JSON
 
 
 _said_decoder: Final = msgspec.json.Decoder(_Said)
-_said_loosely_decoder: Final = msgspec.json.Decoder(_SaidLoosely)
+_raw_said_decoder: Final = msgspec.json.Decoder(_RawSaid)
+_raw_model_decoder: Final = msgspec.json.Decoder(_RawModel)
 
 
 class Letter:
@@ -102,7 +108,7 @@ class Letter:
         self._headers: list[Header] | None = None
         self._last: dict[str, bytes | None] | None = None
         self._history: History | None = None
-        self._said: _Said | _SaidLoosely | None = None
+        self._said: _Said | None = None
         self._opened: Request | EnvelopeError | None = None
 
     @property
@@ -231,23 +237,36 @@ class Letter:
     def model(self) -> str | None:
         """The model that the payload asks for."""
         said = self._say()
-        return _name(said.payload.model) if isinstance(said, _Said) and said.payload is not None else None
+        return None if said.payload is None else _name(said.payload.model)
 
-    def _say(self) -> _Said | _SaidLoosely:
+    def _say(self) -> _Said:
         if self._said is None:
             self._said = self._read()
         return self._said
 
-    def _read(self) -> _Said | _SaidLoosely:
-        value = self.value
-        for decoder in (_said_decoder, _said_loosely_decoder):
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                return decoder.decode(value or b"")
+    def _read(self) -> _Said:
+        value = self.value or b""
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            try:
+                return _said_decoder.decode(value)
+            except msgspec.ValidationError:
+                return _said_loosely(value)
         opened = self._open()
         if not isinstance(opened, Request):
-            return _SaidLoosely(request_id=opened.request_id)
-        model = _Model(payload_hints(opened).model)
-        return _Said(opened.request_id, opened.biz_type, opened.tenant, model)
+            return _Said(opened.request_id)
+        return _Said(opened.request_id, opened.biz_type, opened.tenant, _Model(payload_hints(opened).model))
+
+
+def _said_loosely(value: bytes) -> _Said:
+    said = _raw_said_decoder.decode(value)
+    payload = _Model()
+    if bytes(memoryview(said.payload)[:1]) == b"{":
+        payload = _Model(_text(_raw_model_decoder.decode(said.payload).model))
+    return _Said(_text(said.request_id), _text(said.biz_type), _text(said.tenant), payload)
+
+
+def _text(raw: msgspec.Raw) -> str | None:
+    return msgspec.json.decode(raw, type=str) if bytes(memoryview(raw)[:1]) == b'"' else None
 
 
 def _name(found: object) -> str | None:
@@ -305,7 +324,10 @@ class Refusal(Enum):
         "replayed_too_often",
         "it died again as often as it was replayed: look why (see show), or allow more with --replays-max",
     )
-    TOO_LARGE = ("too_large", "with the replay count's header, or the new ttl_ms, it is larger than a request may be")
+    TOO_LARGE = (
+        "too_large",
+        "larger than a request may be, or just so with the replay count's header or the new ttl_ms: submit less of it",
+    )
 
     def __init__(self, code: str, meaning: str) -> None:
         self.code = code
@@ -345,6 +367,8 @@ def plan_replay(
         return Refusal.CONTENT_MISSING
     if letter.request is None or letter.value is None:
         return Refusal.NO_ENVELOPE
+    if len(letter.value) > REQUEST_BYTES_MAX:
+        return Refusal.TOO_LARGE
     if letter.tier is None:
         return Refusal.FOREIGN_TOPIC
     left_ms = ttl_ms

@@ -38,7 +38,7 @@ _TOKENS_DIGITS_MAX: Final = 10
 
 JSON_CONTENT_TYPE: Final = "application/json"
 
-NO_JSON: Final = msgspec.Raw()
+NO_JSON: Final = msgspec.Raw(b"null")
 """Of a field that holds JSON as it came: left out."""
 
 
@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     - ``expire_at``, ``sent_at``: epoch milliseconds on the client's clock.
     - ``tenant``: whose request it is, 1 to 200 printable characters.
     - ``max_attempts``: executions at most, 1 to 100.
-    - ``reply``: any JSON, for whoever answers the client, kept as the bytes that came; empty when there is none.
+    - ``reply``: any JSON, for whoever answers the client, kept as the bytes that came; `NO_JSON` without.
     """
 
     request_id: str

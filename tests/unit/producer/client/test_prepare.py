@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -164,6 +165,10 @@ def test_a_decoded_request_can_be_sent_again() -> None:
     again = prepare(request, tier=None, traceparent=None, codecs=CODECS, now_ms=NOW_MS)
     assert again.tier is Tier.HIGH
     assert JsonCodec().decode(again.value) == request
+    assert b"reply" not in again.value
+    with_reply = JsonCodec().decode(prepared(reply={"to": [1]}).value)
+    value = prepare(with_reply, tier=None, traceparent=None, codecs=CODECS, now_ms=NOW_MS).value
+    assert json.loads(value)["reply"] == {"to": [1]}
 
 
 def test_tenant_and_traceparent_become_headers() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.errors import EnvelopeError, UsageError
+from forebay_schemas.formats import schema_fetcher
 from forebay_schemas.formats.avro import latest_schema
 from forebay_schemas.formats.envelope_reader import SchemaPendingError
 from forebay_schemas.formats.schema_fetcher import (
@@ -25,6 +29,7 @@ from forebay_schemas.formats.schema_registry import (
     check_registry_url,
     read_registry_properties,
 )
+from harness.fake_registry import fake_registry
 from simulated.ports import ManualClock
 
 
@@ -174,3 +179,89 @@ def test_a_properties_file_that_the_client_refuses_is_named(tmp_path: Path) -> N
     file.write_text("ssl.ca.location=/nowhere/ca.pem\n")
     with pytest.raises(UsageError, match="FOREBAY_SCHEMA_REGISTRY_PROPERTIES: cannot be used"):
         SchemaRegistry("https://127.0.0.1:1", properties=file).check()
+
+
+def record_of(name: str, *types: str) -> str:
+    fields = [{"name": f"f{number}", "type": kind} for number, kind in enumerate(types)]
+    return json.dumps({"type": "record", "name": name, "fields": fields})
+
+
+def registered(name: str, *needs: str) -> dict[str, Any]:
+    """A schema of a record that holds others, each registered under its own name as version 1."""
+    references = [{"name": each, "subject": each, "version": 1} for each in needs]
+    return {"schema": record_of(name, *needs), "schemaType": "AVRO", "references": references}
+
+
+@contextmanager
+def registry_of(root: dict[str, Any], others: dict[str, dict[str, Any]]) -> Iterator[SchemaRegistry]:
+    by_version = {(name, 1): found for name, found in others.items()}
+    with fake_registry(by_id={7: root}, by_version=by_version) as url:
+        registry = SchemaRegistry(url, properties=None)
+        yield registry
+        registry.close()
+
+
+def test_what_a_schema_refers_to_is_fetched_with_it_each_once_and_what_is_needed_first(clock: ManualClock) -> None:
+    others = {"B": registered("B", "D"), "C": registered("C", "D", "B"), "D": registered("D", "int")}
+    others["D"]["references"] = []
+    with registry_of(registered("A", "C", "B"), others) as registry:
+        texts = registry.schema_texts(7)
+        assert texts is not None
+        assert [json.loads(text)["name"] for text in texts.references] == ["D", "B", "C"]
+        fetcher = SchemaFetcher(registry, clock=clock)
+        fetcher.fetch(7)
+        assert fetcher.schema(7).root.names == ("f0", "f1")
+
+
+def chain(length: int) -> dict[str, dict[str, Any]]:
+    return {f"R{number}": registered(f"R{number}", f"R{number + 1}") for number in range(length)} | {
+        f"R{length}": registered(f"R{length}")
+    }
+
+
+@pytest.mark.parametrize(
+    ("root", "others", "problem"),
+    [
+        (registered("A", "B"), {}, "it refers to version 1 of B, which its Schema Registry does not know"),
+        (registered("A", "A"), {"A": registered("A", "A")}, "two types are called 'A'"),
+        (
+            registered("A", "B"),
+            {"B": registered("B", "C"), "C": registered("C", "B")},
+            "it does not say what type 'B' is",
+        ),
+        (registered("A", "R0"), chain(30), "its references are nested deeper than 16"),
+        (
+            registered("A", *(f"W{number}" for number in range(40))),
+            {f"W{number}": registered(f"W{number}") for number in range(40)},
+            "it refers to more than 32 other schemas",
+        ),
+        (
+            registered("A", "B"),
+            {"B": registered("B") | {"schemaType": "JSON"}},
+            "it refers to version 1 of B, which is no",
+        ),
+    ],
+    ids=["missing", "itself", "circle", "deep", "wide", "of another kind"],
+)
+def test_references_that_cannot_be_followed_are_told(
+    clock: ManualClock, root: dict[str, Any], others: dict[str, dict[str, Any]], problem: str
+) -> None:
+    with registry_of(root, others) as registry:
+        fetcher = SchemaFetcher(registry, clock=clock)
+        fetcher.fetch(7)
+        with pytest.raises(EnvelopeError, match=f"schema 7, which cannot be used: {problem}"):
+            fetcher.schema(7)
+
+
+def test_the_types_that_are_kept_are_bounded_together(
+    registry: ScriptedRegistry, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema_fetcher, "TYPES_MAX", 100)
+    fetcher = SchemaFetcher(registry, clock=clock)
+    for schema_id in range(10):
+        registry.texts[schema_id] = record_of("A", *["string"] * 29)
+        fetcher.fetch(schema_id)
+    asked_in_vain(fetcher, 6)
+    assert [len(fetcher.schema(schema_id).root.names) for schema_id in (7, 8, 9)] == [29] * 3
+    fetcher.fetch(9)
+    assert len(fetcher.schema(7).root.names) == 29
