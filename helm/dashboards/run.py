@@ -90,7 +90,7 @@ def _incident(here: Stage, stack: Stack) -> None:
     incident.mend(engine_url)
     command = [sys.executable, "-P", str(Path(sys.executable).parent / "forebay"), "dead-letters", "replay"]
     ran = subprocess.run(
-        [*command, "--reason", "backend_error", "--rate", "20/s", "--yes"],
+        [*command, "--reason", "backend_timeout", "--rate", "20/s", "--yes"],
         env=client_environment(here.kafka, pool=here.pool),
         capture_output=True,
         text=True,

@@ -22,6 +22,7 @@ ALERTS = {
     "ForebayOldestAgeNearDeadline",
     "ForebayDeadLettersGrowing",
     "ForebayNoCapacity",
+    "ForebayBackendRefusesAll",
     "ForebayPartitionStuck",
     "ForebayLimitAtFloor",
     "ForebayGpuSick",

@@ -111,7 +111,7 @@ def _lone_requests(client: Producer) -> tuple[float, float]:
 
 
 def _retry(client: Producer, engine: EngineProcess) -> float:
-    engine.faults({"kind": "status", "status": 500, "match": "unlucky", "count": 1})
+    engine.faults({"kind": "status", "status": 408, "match": "unlucky", "count": 1})
     began = time.monotonic()
     client.submit(_request("retried", tokens=10, user="unlucky"))
     outcome = client.outcome("retried", timeout_seconds=60)

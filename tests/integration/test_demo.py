@@ -214,7 +214,7 @@ def test_an_incident_leaves_dead_letters_of_three_causes_and_an_engine_that_is_b
     assert broken.returncode == 0, broken.stderr
     letters = kafka.read_all("forebay.stack-with-an-incident.dead-letter")
     reasons = Counter(dict(letter.headers() or ())["forebay-reason"] for letter in letters)
-    assert reasons == {b"backend_rejected": 16, b"backend_error": 12, b"unknown_biz_type": 12}
+    assert reasons == {b"backend_rejected": 16, b"backend_timeout": 12, b"unknown_biz_type": 12}
 
     url = json.loads((stack_folder / ".sandbox" / "stack" / "run.json").read_text())["status"]["engine_url"]
     assert len(json.loads(call(url, "GET", "/sandbox/faults")[1])["faults"]) == 1

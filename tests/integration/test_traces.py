@@ -182,7 +182,7 @@ def test_the_command_submits_in_a_trace_of_its_own(traced: Traced, tmp_path: Pat
 
 
 def test_a_retry_is_in_the_same_trace_and_linked_to_the_attempt_before(traced: Traced) -> None:
-    traced.engine.faults({"kind": "status", "status": 500, "match": "again", "count": 1})
+    traced.engine.faults({"kind": "status", "status": 408, "match": "again", "count": 1})
     trace_id, parent = traced.send_within_a_trace(envelope("again"))
     assert traced.pool.result("again").attempt == 2
     first, second = traced.receiver.wait_for(trace_id, "attempt", count=2)
@@ -192,17 +192,17 @@ def test_a_retry_is_in_the_same_trace_and_linked_to_the_attempt_before(traced: T
     assert first.links == ()
     assert second.links == after.links == ((trace_id, first.span_id),)
     assert first.is_error
-    assert first.attributes["error.type"] == "backend_error"
+    assert first.attributes["error.type"] == "backend_timeout"
     # What was handled is no error of the whole.
     assert not before.is_error
     assert (before.attributes["forebay.status"], after.attributes["forebay.status"]) == ("retried", "completed")
     failed, answered = traced.receiver.wait_for(trace_id, "chat", count=2)
-    assert failed.attributes["http.response.status_code"] == 500
+    assert failed.attributes["http.response.status_code"] == 408
     assert [line["traceparent"][36:52] for line in traced.engine_saw("again")] == [failed.span_id, answered.span_id]
 
 
 def test_a_request_that_names_no_trace_gets_one_for_all_its_attempts(traced: Traced) -> None:
-    traced.engine.faults({"kind": "status", "status": 500, "match": "rootless", "count": 1})
+    traced.engine.faults({"kind": "status", "status": 408, "match": "rootless", "count": 1})
     traced.pool.submit(Tier.HIGH, envelope("rootless"))
     assert traced.pool.result("rootless").attempt == 2
     trace_id = traced.result_headers("rootless")["traceparent"][3:35].decode()

@@ -152,7 +152,7 @@ def test_a_retry_that_waits_is_cancelled_and_one_that_is_expedited_runs_at_once(
     pool: LivePool, client: Producer, new_worker: NewWorker, engine: EngineProcess
 ) -> None:
     # Who is asked to wait so long goes to the topic with the longest delay.
-    engine.faults({"kind": "status", "status": 500, "match": "unlucky", "retry_after_seconds": 20})
+    engine.faults({"kind": "status", "status": 408, "match": "unlucky", "retry_after_seconds": 20})
     worker = new_worker(pool, backend_url=engine.url, limit_max=4, pacing_policy="fixed")
     payload = chat(user="unlucky")
     pool.submit(Tier.LOW, *(envelope(name, payload=payload, ttl_ms=600_000) for name in ("ends", "hurries")))

@@ -69,9 +69,10 @@ def retried(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> Ite
         running_workers(folder) as new_worker,
     ):
         engine.faults(
-            *({"kind": "status", "status": 500, "match": request_id, "count": 2} for request_id in PASSING),
+            # A status that is the request's own whatever others get.
+            *({"kind": "status", "status": 408, "match": request_id, "count": 2} for request_id in PASSING),
             {"kind": "status", "status": 400, "match": "wrong"},
-            {"kind": "status", "status": 500, "match": "failing"},
+            {"kind": "status", "status": 408, "match": "failing"},
         )
         worker = new_worker(pool, backend_url=engine.url, limit_max=1, max_retries=2)
         pool.submit(
@@ -127,7 +128,7 @@ def test_a_failure_that_passes_is_tried_again_after_one_second_and_after_five(re
 
 
 def test_attempts_used_up_end_in_the_dead_letters(retried: Retried) -> None:
-    assert retried.outcome("failing-for-good") == ("failed", "backend_error", 3)
+    assert retried.outcome("failing-for-good") == ("failed", "backend_timeout", 3)
     assert len(retried.executions["failing-for-good"]) == 3
     headers = dict(headers_of(retried.letters["failing-for-good"]))
     assert headers[h.ATTEMPT] == b"3"
@@ -145,8 +146,8 @@ def test_the_first_enqueue_counts_through_every_retry(retried: Retried) -> None:
 
 
 def test_an_envelope_says_how_often_it_may_be_tried(retried: Retried) -> None:
-    assert retried.outcome("failing-twice-allowed") == ("failed", "backend_error", 2)
-    assert retried.outcome("failing-once-allowed") == ("failed", "backend_error", 1)
+    assert retried.outcome("failing-twice-allowed") == ("failed", "backend_timeout", 2)
+    assert retried.outcome("failing-once-allowed") == ("failed", "backend_timeout", 1)
     assert len(retried.executions["failing-twice-allowed"]) == 2
     assert len(retried.executions["failing-once-allowed"]) == 1
 

@@ -34,6 +34,12 @@ class Mode(Enum):
     HANGING = "hanging"
     UNAVAILABLE = "503"
     OVERLOADED = "429"
+    ERRORS = "500"
+    LOCKED = "401"
+
+
+ANSWERS_TO_ALL: tuple[Mode, ...] = (Mode.ERRORS, Mode.LOCKED)
+"""Outages of a backend that answers."""
 
 
 class Kind(Enum):
@@ -92,6 +98,10 @@ class Backend:
             return 0.01, _refusal(
                 Reason.BACKEND_OVERLOADED, of_backend=True, retry_after_seconds=random.choice((None, 1.0, 7.0))
             )
+        if self.mode is Mode.ERRORS:
+            return 0.01, _refusal(Reason.BACKEND_ERROR, status=500)
+        if self.mode is Mode.LOCKED:
+            return 0.01, _refusal(Reason.BACKEND_REJECTED, status=401)
         seconds = self.latency.draw(random)
         tries = self._tries[request_id] = self._tries.get(request_id, 0) + 1
         kind = self.kinds.get(request_id, Kind.PLAIN)
@@ -99,11 +109,10 @@ class Backend:
             # Not before a commit has named it as running: else it is not known that it was.
             return POISON_SECONDS_MIN + seconds, None
         if kind is Kind.WRONG:
-            return 0.02, _refusal(Reason.BACKEND_REJECTED)
+            return 0.02, _refusal(Reason.BACKEND_REJECTED, status=400)
         if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):
-            return seconds, _refusal(
-                random.choice((Reason.BACKEND_ERROR, Reason.BACKEND_ERROR, Reason.BACKEND_TIMEOUT))
-            )
+            reason = random.choice((Reason.BACKEND_ERROR, Reason.BACKEND_ERROR, Reason.BACKEND_TIMEOUT))
+            return seconds, _refusal(reason, status=500 if reason is Reason.BACKEND_ERROR else None)
         if kind is Kind.HANGS_ONCE and tries == 1:
             return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
         if kind is Kind.LARGE:
@@ -111,8 +120,20 @@ class Backend:
         return seconds, Answer(body=msgspec.Raw(b"{}"), prompt_tokens=1, output_tokens=1)
 
 
-def _refusal(reason: Reason, *, of_backend: bool = False, retry_after_seconds: float | None = None) -> Failure:
-    return Failure(reason=reason, error="no", of_backend=of_backend, retry_after_seconds=retry_after_seconds)
+def _refusal(
+    reason: Reason,
+    *,
+    status: int | None = None,
+    of_backend: bool = False,
+    retry_after_seconds: float | None = None,
+) -> Failure:
+    return Failure(
+        reason=reason,
+        error="no",
+        http_status=status,
+        of_backend=of_backend,
+        retry_after_seconds=retry_after_seconds,
+    )
 
 
 class BackendClient:

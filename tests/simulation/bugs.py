@@ -15,7 +15,10 @@ from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import dispatcher as dispatch
+from forebay_worker.dispatch import failure_policy
+from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Ownership
@@ -118,6 +121,27 @@ def _breaker_charges() -> list[Patch]:
         self._report_failure(work, failure, now)
 
     return [(Dispatcher, "_backend_failed", backend_failed)]
+
+
+def _errors_to_all_charge() -> list[Patch]:
+    def blame(_self: FailurePolicy, failure: Any) -> Blame:
+        return Blame.BACKEND if failure.of_backend else Blame.REQUEST
+
+    return [(FailurePolicy, "blame", blame)]
+
+
+def _old_answers_convict() -> list[Patch]:
+    real = FailurePolicy.answered
+
+    def answered(self: FailurePolicy, now: float, *, started: float) -> Any:
+        del started
+        return real(self, now, started=now)
+
+    return [(FailurePolicy, "answered", answered)]
+
+
+def _alone_for_ever() -> list[Patch]:
+    return [(failure_policy, "LONE_TRIES_MAX", 1_000_000)]
 
 
 def _slots_leak_at_rebalance() -> list[Patch]:
@@ -265,6 +289,13 @@ BUGS = [
     Bug("deadline-starts-anew", "a retry forgets when its request was first enqueued", _deadline_starts_anew),
     Bug("own-clock", "deadlines go by a worker's own clock, however wrong", _own_clock),
     Bug("breaker-charges", "a request is charged for a backend that serves nobody", _breaker_charges),
+    Bug("errors-to-all-charge", "a request is charged for an error that all get", _errors_to_all_charge),
+    Bug(
+        "old-answers-convict",
+        "an answer to what was let in before charges what was refused since",
+        _old_answers_convict,
+    ),
+    Bug("alone-for-ever", "a request that fails alone is never charged", _alone_for_ever),
     Bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone", _slots_leak_at_rebalance),
     Bug("credit-leaks", "what ends without being run never gives its credit back", _credit_leaks),
     Bug("metadata-ignored", "what the commit says beyond its offset is not read", _metadata_ignored),

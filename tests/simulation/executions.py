@@ -13,6 +13,8 @@ from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeK
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_worker.cluster.broker_clock import TOLERATED_MS
+from forebay_worker.dispatch.blame import Blame, blame_of, is_at_the_door
+from forebay_worker.dispatch.failure_policy import DIFFERENT_MIN, LONE_TRIES_MAX
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
 from forebay_worker.partition.assignment import CRASHES_MAX
 from simulation.broker import Key
@@ -36,7 +38,8 @@ class Accepted:
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """``how`` it ended: running (it did not), answered, charged, of_backend, refused, cancelled."""
+    """``how`` it ended: running (it did not), answered, charged, of_backend, refused, cancelled, or shared: by a status
+    that is the backend's state when all get it. ``was_alone``: then, whether fewer than three had got it."""
 
     place: Place
     request_id: str
@@ -46,6 +49,8 @@ class Execution:
     assignment: Any
     how: str = "running"
     ended: float = float("inf")
+    was_alone: bool = False
+    at_the_door: bool = False
 
 
 @dataclass(slots=True)
@@ -80,6 +85,10 @@ class Executions:
         self._told_at: dict[tuple[str, Key], float] = {}
         self._hand_overs: dict[Place, _HandOver] = {}
         self._last_answer: dict[str, float] = {}
+        self._last_completion: dict[str, float] = {}
+        self._last_completion_began: dict[str, float] = {}
+        self._failed_since: defaultdict[str, set[str]] = defaultdict(set)
+        self._by_attempt: defaultdict[tuple[str, int], list[Execution]] = defaultdict(list)
         self._first_backend_failure: dict[tuple[str, Place], float] = {}
         self._kills: Counter[Place] = Counter()
         self.notices_fail = False
@@ -181,6 +190,7 @@ class Executions:
         execution = Execution(place, request_id, work.attempt, worker, now, work.assignment)
         self._by_place[place].append(execution)
         self._last[request_id, work.attempt] = execution
+        self._by_attempt[request_id, work.attempt].append(execution)
         return execution
 
     def _check_sharing(self) -> None:
@@ -199,7 +209,7 @@ class Executions:
 
     def _cause_of_repetition(self, earlier: Execution, worker: str, work: Work) -> str | None:
         """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""
-        if earlier.how in ("cancelled", "of_backend", "refused"):
+        if earlier.how in ("cancelled", "of_backend", "refused", "shared"):
             return None
         key = earlier.place[:2]
         offset, metadata = self._told.get((worker, key), (-1, ""))
@@ -252,7 +262,11 @@ class Executions:
 
     def answered(self, execution: Execution) -> None:
         """The backend served it."""
-        self._last_answer[execution.worker] = self._scheduler.now
+        worker = execution.worker
+        self._last_answer[worker] = self._last_completion[worker] = self._scheduler.now
+        began = self._last_completion_began.get(worker, 0.0)
+        self._last_completion_began[worker] = max(began, execution.started)
+        self._failed_since[worker].clear()
         self._end(execution, "answered")
 
     def failed(self, execution: Execution, failure: Failure) -> None:
@@ -260,12 +274,26 @@ class Executions:
         if failure.of_backend:
             self._first_backend_failure.setdefault((execution.worker, execution.place), self._scheduler.now)
             self._end(execution, "of_backend" if failure.reached else "refused")
+        elif blame_of(failure) is Blame.SHARED:
+            failed = self._failed_since[execution.worker]
+            failed.add(execution.request_id)
+            execution.was_alone = len(failed) < DIFFERENT_MIN
+            execution.at_the_door = is_at_the_door(failure)
+            self._ledger.counts["failed_by_shared_blame"] += 1
+            self._end(execution, "shared")
         else:
             self._last_answer[execution.worker] = self._scheduler.now
             self._end(execution, "charged")
 
     def check_charge(self, request_id: str, attempt: int) -> None:
         """An attempt counts; it must not if the backend alone was to blame."""
+        shared = [one for one in self._by_attempt[request_id, attempt] if one.how == "shared"]
+        if shared and not any(one.how == "charged" for one in self._by_attempt[request_id, attempt]):
+            if not any(self._is_rightly_charged(one, shared) for one in shared):
+                self._ledger.fail(f"{request_id} is charged for what the backend answers to all")
+            for one in shared:
+                one.how = "charged"
+            return
         last = self._last.get((request_id, attempt))
         if last is None:
             self._ledger.fail(f"attempt {attempt} of {request_id} is charged but never ran")
@@ -275,3 +303,13 @@ class Executions:
             failed = self._first_backend_failure[last.worker, last.place]
             if self._last_answer.get(last.worker, -1.0) < failed:
                 self._ledger.fail(f"{request_id} is charged while the backend served nobody")
+
+    def _is_rightly_charged(self, execution: Execution, shared: list[Execution]) -> bool:
+        """Whether its worker had an answer to another that tells of this failure, or nothing to compare it with."""
+        worker = execution.worker
+        if execution.at_the_door:
+            was_answered = self._last_completion_began.get(worker, -1.0) >= execution.started
+        else:
+            was_answered = self._last_completion.get(worker, -1.0) >= execution.ended
+        tries = sum(one.worker == worker and one.assignment is execution.assignment for one in shared)
+        return was_answered or (execution.was_alone and tries > LONE_TRIES_MAX)

@@ -16,7 +16,7 @@ from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.settings import WorkerSettings
-from simulation.backend import Backend, Kind, Latency, Mode
+from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
 from simulation.executions import Executions, Place
 from simulation.groups import ClassicGroup, ConsumerGroup
@@ -29,6 +29,7 @@ POOL = Pool("sim")
 CALM_SECONDS_MAX = 600.0
 IDLE_SECONDS_MAX = 150.0
 WORKERS_MAX = 4
+TRICKLE_SECONDS = 20.0
 EVENTS_SHOWN = 80
 
 
@@ -142,6 +143,7 @@ class History:
         self.plan = plan
         self._random = Random(plan.seed + 1_000_003)
         self._control_random = Random(plan.seed + 3_000_003)
+        self._answers_random = Random(plan.seed + 4_000_003)
         self.scheduler = Scheduler()
         self._last_place: Place | None = None
         ledger = Ledger(scheduler=self.scheduler, events_max=None if trace else EVENTS_SHOWN)
@@ -249,6 +251,16 @@ class History:
         self.backend.mode = Mode.UP
         self.broker.refused_topics.clear()
         self.scheduler.later(1.0, None, self._keep_one)
+        self.scheduler.later(TRICKLE_SECONDS, None, self._trickle, 0)
+
+    def _trickle(self, number: int) -> None:
+        """Somebody goes on sending: bad requests that are left to themselves look like a dead backend, and wait."""
+        if self.oracle.unfinished() is None:
+            return
+        request_id = f"well{number}"
+        fields = {"request_id": request_id, "biz_type": "chat_completion", "payload": {}, "ttl_ms": 600_000}
+        self.broker.append(POOL.requests(self.plan.tiers[0]), request_id.encode(), msgspec.json.encode(fields), None)
+        self.scheduler.later(TRICKLE_SECONDS, None, self._trickle, number + 1)
 
     def _keep_one(self) -> None:
         """A deployment would start workers again."""
@@ -384,7 +396,11 @@ class History:
         self.broker.down_until = self.scheduler.now + seconds
 
     def _backend_breaks(self) -> None:
-        mode = self._random.choice([mode for mode in Mode if mode is not Mode.UP])
+        modes: list[Mode] = [mode for mode in Mode if mode is not Mode.UP and mode not in ANSWERS_TO_ALL]
+        mode = self._random.choice(modes)
+        # From a generator of its own, as with controls.
+        if self._answers_random.random() < 0.4:
+            mode = self._answers_random.choice(ANSWERS_TO_ALL)
         seconds = self._random.choice((0.5, 5.0, 20.0))
         self.oracle.ledger.note(f"the backend: {mode.value} for {seconds:.1f} s")
         self.backend.mode = mode

@@ -39,6 +39,9 @@ Key = tuple[str, int]
 Place = tuple[str, int, int]
 
 _EXPIRED_EARLY = frozenset({Reason.RETRY_TOO_LATE.code, Reason.DEADLINE_UNREACHABLE.code})
+_CHARGES = frozenset({Reason.BACKEND_ERROR.code, Reason.BACKEND_REJECTED.code})
+"""Ends by a status that may be the backend's state."""
+
 _result_decoder = msgspec.json.Decoder(Result)
 
 
@@ -196,6 +199,8 @@ class Oracle:
             self.ledger.counts["cancelled"] += 1
             if not any(action is ControlAction.CANCEL for action, _ in self.controls[request_id]):
                 self.ledger.fail(f"{request_id} was cancelled, which nobody asked for")
+        if result.reason in _CHARGES and result.attempt is not None:
+            self.executions.check_charge(request_id, result.attempt)
         self.terminals.setdefault(request_id, []).append(result)
         self._waiting_ids.discard(request_id)
         self.ledger.counts["outcomes"] += 1

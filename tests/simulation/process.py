@@ -16,6 +16,7 @@ from forebay_worker import worker
 from forebay_worker.cluster import startup as cluster
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import lookahead
+from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
 from forebay_worker.intake import fetcher, notices
 from forebay_worker.intake import parked as held
 from forebay_worker.intake import partitions as ownership
@@ -321,8 +322,10 @@ class Cluster:
         if len(dispatcher.running) > dispatcher.gate.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")
         for tier in self._tiers if not bounds.lookahead_follows_rate else ():
-            # Retries may join a full lane, failed probes go back to it, and what was withheld is let go at once.
-            most = 2 * bounds.lookahead_records + dispatcher.gate.limit_requests + WITHHELD_RELEASED_MAX
+            # Retries may join a full lane, failed probes and suspects go back to it, and what was withheld is let go at
+            # once.
+            back = dispatcher.gate.limit_requests + SUSPECTS_MAX
+            most = 2 * bounds.lookahead_records + back + WITHHELD_RELEASED_MAX
             if (records := len(dispatcher.lanes[tier])) > most:
                 fail(f"the lane {tier} of {name} holds {records} requests, at most {most} may be there")
         if len(reporter._known) > bounds.known_requests:
@@ -346,7 +349,7 @@ class Cluster:
                 return f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others"
             if worker._reporter.undelivered_records:
                 return f"{name} has {worker._reporter.undelivered_records} undelivered records"
-            if worker._dispatcher.breaker._suspect is not None:
+            if worker._dispatcher.breaker._suspect is not None or worker._dispatcher.failures.suspect_count:
                 return f"{name} keeps a suspect"
             for intake in worker._intakes.values():
                 if intake.held_records or intake.unfinished_records:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.execution.connections import Timeouts
 from forebay_worker.execution.http_backend import HttpOptions
 from forebay_worker.lanes.lanes import Lanes
@@ -43,6 +44,11 @@ def make_gate(settings: WorkerSettings) -> Gate:
     """The gate; with a fixed limit that limit alone counts."""
     prefill_seconds_max = None if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
     return Gate(policy=make_policy(settings), prefill_seconds_max=prefill_seconds_max)
+
+
+def make_failure_policy(settings: WorkerSettings) -> FailurePolicy:
+    """Who is charged for failures."""
+    return FailurePolicy(retries_by_hand="retry_statuses" in settings.model_fields_set)
 
 
 def make_lanes(settings: WorkerSettings) -> Lanes:

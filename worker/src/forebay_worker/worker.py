@@ -53,7 +53,15 @@ from forebay_worker.intake.protocols import KafkaConsumer, OnCommit
 from forebay_worker.ops.gauges import Gauges, gather
 from forebay_worker.ops.metrics import Collector
 from forebay_worker.ops.server import OpsServer
-from forebay_worker.ops.status import limitation, pacing_status, running_status, shown, tiers_status
+from forebay_worker.ops.status import (
+    breaker_status,
+    credentials_refused,
+    limitation,
+    pacing_status,
+    running_status,
+    shown,
+    tiers_status,
+)
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.request.backend import Backend
@@ -65,7 +73,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.signals.sources import make_signals
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import make_tracing
-from forebay_worker.wiring import http_options, make_gate, make_lanes, make_sharing
+from forebay_worker.wiring import http_options, make_failure_policy, make_gate, make_lanes, make_sharing
 
 TICK_SECONDS = 0.02
 BROKER_TIME_POLL_SECONDS = 0.005
@@ -149,6 +157,7 @@ class Worker:
             stats=self._stats,
             buffer_bytes_max=self._settings.buffer_bytes_max,
             retries_max=self._settings.max_retries,
+            failures=make_failure_policy(self._settings),
             tracing=self._tracing,
         )
         self._sharer = Sharer(
@@ -444,6 +453,7 @@ class Worker:
             problems.append(f"records by schemas of others wait: {self._foreign.trouble}")
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
+        problems += credentials_refused(self._dispatcher)
         return problems + self._cluster.troubles
 
     def _gauges(self) -> Gauges:
@@ -472,11 +482,7 @@ class Worker:
             "pacing": pacing_status(dispatcher.gate, policy=self._settings.pacing_policy, now=now),
             "sharing": self._sharer.status(now),
             "signals": self._signals.sources(now),
-            "breaker": {
-                "state": dispatcher.breaker.state,
-                "opened": dispatcher.breaker.opened_count,
-                "error": dispatcher.backend_trouble,
-            },
+            "breaker": breaker_status(dispatcher),
             "overload": self._overload.status(),
             "controls_remembered": len(dispatcher.controls.entries),
             "undelivered_records": self._reporter.undelivered_records,

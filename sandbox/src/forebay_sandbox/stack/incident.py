@@ -28,7 +28,8 @@ LETTERS: Final = 4_000
 BROKEN_TEXT: Final = "summarise the ticket"
 """The engine fails prompts with this text while the incident lasts."""
 
-_FAULTS: Final = {"faults": [{"kind": "status", "status": 500, "match": BROKEN_TEXT}]}
+# Not 500: nothing else is answered meanwhile, and a backend that answers nothing but 500 makes no dead letters.
+_FAULTS: Final = {"faults": [{"kind": "status", "status": 408, "match": BROKEN_TEXT}]}
 _TTL_MS: Final = 600_000
 _STALLED_SECONDS_MAX: Final = 60.0
 _LOOK_SECONDS: Final = 0.2
@@ -46,7 +47,7 @@ class Cause:
 
 
 CAUSES: Final = (
-    # The engine's own fault: these, and only these, are right to be replayed once it is mended.
+    # The engine's own fault, it gives up on them: these, and only these, are right to be replayed once it is mended.
     Cause(share=0.3, tenant="helpdesk", biz_type="chat_completion", model=MODEL, prompt=BROKEN_TEXT),
     # A client that was rolled out with the name of a model that is not served here.
     Cause(share=0.4, tenant="search", biz_type="chat_completion", model="qwen3-235b", prompt="rewrite the query"),

@@ -6,20 +6,23 @@ import math
 from collections.abc import Callable
 
 import pytest
+import structlog
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.answers.verdict import reason_of_status
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.dispatch.dispatcher import (
-    FAILURES_AMONG_ANSWERS_MAX,
     RECOVERY_SECONDS,
     Dispatcher,
 )
+from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX, SUSPECTS_MAX
 from forebay_worker.dispatch.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes, cost_bytes
@@ -31,8 +34,15 @@ from forebay_worker.partition.assignment import CRASHES_MAX, Assignment
 from forebay_worker.partition.credit import Credit
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer
+from simulated.ports import NOW_MS, ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
+
+
+def status_failure(status: int, *, retryable: bool = True) -> Failure:
+    return Failure(
+        reason=reason_of_status(status), error=f"HTTP {status}: SECRET", http_status=status, retryable=retryable
+    )
+
 
 REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
 ANSWER = Answer(body={"ok": True})
@@ -456,6 +466,76 @@ def test_a_probe_that_hangs_is_joined_by_another_request_than_the_one_that_faile
     assert stage.take_all() == [others[1]], "although the one that failed is more urgent"
 
 
+@pytest.mark.parametrize(("status", "retryable"), [(500, True), (401, False), (302, True), (404, False)])
+def test_a_minute_of_the_same_error_to_all_makes_no_dead_letter(status: int, retryable: bool) -> None:
+    stage = Stage(limit=32, retries_max=3)
+    stage.accept(*works(60, ttl_ms=600_000))
+    began, executions = stage.clock.monotonic(), 0
+    while stage.clock.monotonic() < began + 300 and (stage.dispatcher.lanes or stage.dispatcher.running):
+        for work in stage.take_all():
+            executions += 1
+            if stage.clock.monotonic() < began + 60:
+                stage.dispatcher.failed(work, status_failure(status, retryable=retryable))
+            else:
+                stage.dispatcher.answered(work, ANSWER)
+        stage.tick(0.1)
+    results = stage.results()
+    assert {(result.status, result.attempt) for result in results} == {("completed", 1)}
+    assert len(results) == 60
+    assert stage.retries() == []
+    assert stage.producer.delivered_to(POOL.dead_letter) == []
+    assert executions <= 60 + 32 + 4 + 60 / 5
+    assert stage.clock.monotonic() - began < 60 + 6
+
+
+def test_the_same_error_beside_answers_is_the_requests_own() -> None:
+    stage = Stage(retries_max=3)
+    stage.accept(*works(3))
+    bad, *good = stage.take_all()
+    stage.dispatcher.failed(bad, status_failure(500))
+    assert (stage.retries(), stage.outcomes()) == ([], []), "it waits for what happens to others"
+    for work in good:
+        stage.dispatcher.answered(work, ANSWER)
+    assert stage.retries() == [(POOL.retry(Tier.MID, 1), 2)]
+
+
+def test_a_backend_that_lets_nobody_in_is_told_of_loudly_and_without_its_words() -> None:
+    stage = Stage()
+    stage.accept(*works(4))
+    with structlog.testing.capture_logs() as lines:
+        for work in stage.take_all():
+            stage.dispatcher.failed(work, status_failure(401, retryable=False))
+        [line] = lines
+        assert line["log_level"] == "error"
+        assert (line["error"], line["cause"]) == ("HTTP 401 (backend_rejected)", "credentials")
+        assert "FOREBAY_BACKEND_API_KEY" in line["fix"]
+        assert "SECRET" not in str(lines)
+        assert stage.stats.backend_failures[Reason.BACKEND_REJECTED] == 4
+        stage.tick(0.5)
+        stage.dispatcher.answered(stage.take(), ANSWER)
+        assert lines[-1]["event"] == "the backend answers"
+
+
+def test_one_that_waits_for_evidence_is_cancelled_when_somebody_asks_for_it() -> None:
+    stage = Stage()
+    stage.accept(*works(2))
+    bad, _ = stage.take_all()
+    stage.dispatcher.failed(bad, status_failure(500))
+    stage.dispatcher.controls.hear(Control(action=ControlAction.CANCEL, request_id="r-0", at=0, by="t"), NOW_MS)
+    stage.tick()
+    assert stage.outcomes() == [("r-0", "cancelled")]
+
+
+def test_one_that_waits_for_evidence_beyond_its_deadline_expires() -> None:
+    stage = Stage()
+    stage.accept(*works(1, ttl_ms=1_000), *works(1, first=1))
+    bad, _ = stage.take_all()
+    stage.dispatcher.failed(bad, status_failure(500))
+    stage.tick(1.0)
+    stage.tick(0.2)
+    assert stage.outcomes() == [("r-0", "deadline_passed_waiting")]
+
+
 # What becomes of a failure that is charged
 
 
@@ -819,7 +899,7 @@ class CreditModel(RuleBasedStateMachine):
         self.running += self.stage.take_all()
 
     @precondition(lambda self: self.running)
-    @rule(end=st.sampled_from(["answered", "refused", "rejected", "overdue", "given back"]))
+    @rule(end=st.sampled_from(["answered", "refused", "failed", "rejected", "overdue", "given back"]))
     def finish(self, end: str) -> None:
         work = self.running.pop(0)
         dispatcher = self.stage.dispatcher
@@ -828,6 +908,8 @@ class CreditModel(RuleBasedStateMachine):
                 dispatcher.answered(work, ANSWER)
             case "refused":
                 dispatcher.failed(work, REFUSED)
+            case "failed":
+                dispatcher.failed(work, status_failure(500))
             case "rejected":
                 dispatcher.failed(work, Failure(reason=Reason.BACKEND_REJECTED, error="no"))
             case _:
@@ -848,10 +930,11 @@ class CreditModel(RuleBasedStateMachine):
         self.capacity_max = max(self.capacity_max, dispatcher.lookahead.credits[self.tier].capacity_records)
         lane = dispatcher.lanes[self.tier]
         ahead = len(lane) + len(self.transit)
-        # What comes back from the backend was running: there are at most as many as the limit, and one suspect.
-        assert ahead <= self.capacity_max + self.limit + 1
+        # What comes back from the backend was running: there are at most as many as the limit, and the suspects.
+        suspects_max = 1 + SUSPECTS_MAX
+        assert ahead <= self.capacity_max + self.limit + suspects_max
         ahead_bytes = lane.size_bytes + cost_bytes(self.transit)
-        assert ahead_bytes < self.lane_bytes_max + (self.limit + 2) * self.largest or not ahead
+        assert ahead_bytes < self.lane_bytes_max + (self.limit + suspects_max + 1) * self.largest or not ahead
         assert len(dispatcher.running) <= self.limit
 
     @invariant()

@@ -16,6 +16,8 @@ from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.ops.status import (
     RUNNING_SHOWN,
+    breaker_status,
+    credentials_refused,
     limitation,
     limitation_of,
     pacing_status,
@@ -119,7 +121,7 @@ class Desk:
                 },
                 "gpu": {"state": "off", "source": None, "age_seconds": None, "error": None, "values": {}},
             },
-            "breaker": {"state": "open", "opened": 2, "error": "connection refused"},
+            "breaker": breaker_status(self.dispatcher),
             "overload": self.dispatcher.shedder.ladder.status(),
             "undelivered_records": 0,
             "clock": {"skew_ms": 1500},
@@ -246,7 +248,7 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
     lines = lines_of(document)
     assert "limited by   limit (20, threshold 20)" in lines
     assert "in flight    20 of 20" in lines
-    assert "breaker      open, opened 2 times: connection refused" in lines
+    assert "breaker      closed, opened 0 times" in lines
     assert "clock skew   1.500 s" in lines
     assert any(line.split()[:2] == ["high", "5"] and line.endswith("limit (20, threshold 20)") for line in lines)
     assert any(line.split()[:2] == ["low", "0"] and line.endswith("-") for line in lines)
@@ -342,3 +344,62 @@ def test_what_an_engine_says_does_not_steer_the_terminal() -> None:
     assert text.count("pwned") == 4
     assert all(line.isprintable() for line in text.split("\n"))
     assert sum(line.startswith("limited by") for line in text.split("\n")) == 1
+
+
+def fail_all(desk: Desk, failure: Failure) -> None:
+    desk.accept(Tier.HIGH, LIMIT)
+    desk.start()
+    for work in list(desk.dispatcher.running.values()):
+        desk.dispatcher.failed(work, failure)
+
+
+def http_failure(status: int, reason: Reason) -> Failure:
+    return Failure(reason=reason, error=f"HTTP {status}: MY-PRIVATE-PROMPT", http_status=status)
+
+
+def test_a_backend_that_fails_all_is_shown_with_its_cause_and_what_to_do_and_without_its_words() -> None:
+    desk = Desk()
+    fail_all(desk, http_failure(401, Reason.BACKEND_REJECTED))
+    breaker = desk.document()["breaker"]
+    assert (breaker["state"], breaker["error"], breaker["cause"]) == (
+        "open",
+        "HTTP 401 (backend_rejected)",
+        "credentials",
+    )
+    assert "MY-PRIVATE-PROMPT" not in str(desk.document())
+    lines = lines_of(desk.document())
+    assert "breaker      open, opened 1 times: HTTP 401 (backend_rejected)" in lines
+    assert f"what to do   {breaker['fix']}" in lines
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_ready"),
+    [
+        (http_failure(401, Reason.BACKEND_REJECTED), False),
+        (http_failure(403, Reason.BACKEND_REJECTED), False),
+        (http_failure(500, Reason.BACKEND_ERROR), True),
+        (http_failure(404, Reason.BACKEND_REJECTED), True),
+        (http_failure(302, Reason.BACKEND_BAD_RESPONSE), True),
+        (REFUSED, True),
+    ],
+)
+def test_only_a_backend_that_lets_nobody_in_makes_the_worker_not_ready(failure: Failure, is_ready: bool) -> None:
+    desk = Desk()
+    assert credentials_refused(desk.dispatcher) == []
+    fail_all(desk, failure)
+    problems = credentials_refused(desk.dispatcher)
+    assert (problems == []) is is_ready
+    if problems:
+        assert "FOREBAY_BACKEND_API_KEY" in problems[0]
+        assert "MY-PRIVATE-PROMPT" not in problems[0]
+    desk.clock.advance(0.5)
+    desk.dispatcher.tick()
+    desk.start()
+    desk.answer_all(after_seconds=0.1)
+    assert credentials_refused(desk.dispatcher) == []
+
+
+def test_a_status_of_an_older_worker_without_a_fix_can_be_shown() -> None:
+    document = Desk().document()
+    document["breaker"] = {"state": "open", "opened": 2, "error": "connection refused"}
+    assert "breaker      open, opened 2 times: connection refused" in lines_of(document)

@@ -159,7 +159,7 @@ def test_without_sources_both_signals_are_off() -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (unavailable, "HTTP 503 loading the model"),
+        (unavailable, "HTTP 503 Service Unavailable"),
         (html, "no metric of vllm"),
         (hang, "no answer within 0.8 s"),
         (flood, "the answer is larger than 4194304 bytes"),
@@ -212,7 +212,7 @@ def test_an_engine_that_goes_and_comes_is_said_once_each() -> None:
     with capture_logs() as lines:
         asyncio.run(look())
     assert [line["event"] for line in lines] == ["signal is missing; pacing goes on without it", "signal is back"]
-    assert lines[0]["error"].endswith("HTTP 503 loading the model")
+    assert lines[0]["error"].endswith("HTTP 503 Service Unavailable")
 
 
 def test_one_failed_look_is_no_missing_engine() -> None:
@@ -269,7 +269,7 @@ def test_a_wrong_clock_of_this_machine_makes_no_sample_stale() -> None:
     [
         (prometheus(age_seconds="61"), "FOREBAY_GPU_PROMETHEUS_QUERY: the oldest sample is 61 s old and refused"),
         (prometheus(percent="9.3e18"), "FOREBAY_GPU_PROMETHEUS_QUERY: '9.3e18' is no percentage and refused"),
-        (unavailable, "/prometheus/api/v1/query: HTTP 503 loading the model"),
+        (unavailable, "/prometheus/api/v1/query: HTTP 503 Service Unavailable"),
         (html, "FOREBAY_GPU_PROMETHEUS_URL: the answer is none of Prometheus' query API"),
     ],
 )

@@ -94,16 +94,32 @@ class Breaker(Generic[_Request]):
         if self.state is BreakerState.CLOSED:
             self.opened_count += 1
         # What was started before the probe says nothing new.
-        if self.state is BreakerState.CLOSED or (self.state is BreakerState.PROBING and started >= self._probe_started):
+        if self.state is BreakerState.CLOSED or self.is_probe(started):
             self._open(now, min(PROBE_SECONDS_MAX, max(PROBE_SECONDS_MIN, self._wait_seconds * 2)))
         if retry_after_seconds is not None:
             self._probe_at = max(self._probe_at, now + min(retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
         return [request] if acquitted is None else [acquitted, request]
 
-    def ended(self, now: float, *, started: float) -> None:
-        """A request begun at ``started`` ended without saying anything of the backend; if it was the probe, again."""
-        if self.state is BreakerState.PROBING and started >= self._probe_started:
-            self._open(now, self._wait_seconds)
+    def ended(self, now: float, *, started: float, again_seconds: float | None = None) -> None:
+        """A request begun at ``started`` ended without saying anything of the backend; if it was the probe, again.
+
+        ``again_seconds``: after which time; the same as before it unless given.
+        """
+        if self.is_probe(started):
+            if again_seconds is None:
+                self._open(now, self._wait_seconds)
+            else:
+                self.state = BreakerState.OPEN
+                self._probe_at = now + again_seconds
+
+    def is_probe(self, started: float) -> bool:
+        """Whether a request begun at ``started`` is the probe that runs."""
+        return self.state is BreakerState.PROBING and started >= self._probe_started
+
+    def open(self, now: float) -> None:
+        """Stops dispatch until a probe is answered, which may start at once."""
+        self.opened_count += 1
+        self._open(now, 0.0)
 
     def release_suspect(self, now: float) -> _Request | None:
         """The suspect that nothing convicted in time, uncharged."""

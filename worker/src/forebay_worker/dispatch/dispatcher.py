@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, islice
 
 import structlog
 
@@ -16,7 +17,9 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.dispatch.breaker import Breaker, BreakerState
+from forebay_worker.dispatch.blame import Blame, Cause, Kind, kind_of
+from forebay_worker.dispatch.breaker import BreakerState
+from forebay_worker.dispatch.failure_policy import FailurePolicy, Verdicts
 from forebay_worker.dispatch.lookahead import Lookahead
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.dispatch.shedder import Shedder
@@ -34,12 +37,13 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
 
-FAILURES_AMONG_ANSWERS_MAX = 3
-
 TAKEN_BETWEEN_CREDITS = 32
 
 TROUBLE_SECONDS = 10.0
 """How often the log says that the backend serves nobody: an overloaded one comes and goes many times a second."""
+
+OTHERS_LOOKED_AT_MAX = 500
+"""How many waiting requests are compared with one that failed."""
 
 SWEEP_SECONDS = 0.1
 SWEEP_RECORDS_MAX = 500
@@ -80,6 +84,7 @@ class Dispatcher:
         stats: Stats,
         buffer_bytes_max: int,
         retries_max: int,
+        failures: FailurePolicy | None = None,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
@@ -90,7 +95,8 @@ class Dispatcher:
         self.shedder = Shedder(ladder=overload, lanes=lanes, gate=gate, by_tokens=predictor is not None)
         self.estimates = Estimates()
         self.gpu_watch = GpuWatch()
-        self.breaker: Breaker[tuple[Work, Failure]] = Breaker()
+        self.failures = failures if failures is not None else FailurePolicy()
+        self.breaker = self.failures.breaker
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
         self.stopping = False
@@ -103,8 +109,8 @@ class Dispatcher:
         self._tracing = tracing
         self._attempts_max = retries_max + 1
         self.lookahead = Lookahead(lanes=lanes, lane_bytes_max=buffer_bytes_max // len(TIERS), now=clock.monotonic())
-        self.backend_trouble: str | None = None
-        """What the backend last failed with while it serves nobody; None while it serves."""
+        self._in_trouble = False
+        self._said_cause: Cause | None = None
         self._say_trouble_at = 0.0
         self._taken = 0
         self._sweep_at = 0.0
@@ -170,6 +176,7 @@ class Dispatcher:
         """Does what was asked for since the last look to what waits here; what runs and is cancelled is `overdue`."""
         fresh = self.controls.take_fresh()
         if fresh:
+            self._carry_out(self.failures.release({control.request_id for control, _ in fresh}))
             self._control_waiting({control.request_id for control, _ in fresh})
             self._answer_fresh(fresh, now)
         while self._second_looks and self._second_looks[0][0] <= now:
@@ -224,7 +231,7 @@ class Dispatcher:
                     only_high=self.only_high,
                 )
             else:
-                work = lanes.pop_probe()
+                work = lanes.pop_probe(self.failures.is_of_the_failed_kind)
             if work is None:
                 return None
             self._taken += 1
@@ -285,18 +292,18 @@ class Dispatcher:
         self._reporter.completed(work, answer, service_seconds=service_seconds)
         if self._is_cancelled(work):
             self._reporter.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.FINISHED)
-        self._backend_lives(now)
+        self._carry_out(self.failures.answered(now, started=work.started))
 
     def failed(self, work: Work, failure: Failure) -> None:
         """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
         now = self._end(work, None)
         self._tracing.execution_ended(work, now, error=failure.reason.code)
-        if failure.of_backend:
+        if self.failures.blame(failure) is not Blame.REQUEST:
             self._backend_failed(work, failure, now)
             return
         self.lookahead.ended()
         if failure.reason is Reason.BACKEND_REJECTED or failure.reason is Reason.BACKEND_ERROR:
-            self._backend_lives(now)
+            self._carry_out(self.failures.rejected(now, started=work.started))
         else:
             self.breaker.ended(now, started=work.started)
         self._report_failure(work, failure, now)
@@ -329,7 +336,7 @@ class Dispatcher:
             self.lookahead.allow_all()
             self._stats.fold()
         self._heed_controls(now)
-        self._release_suspect(now)
+        self._carry_out(self.failures.step(now, waiting=bool(self.lanes), running=bool(self.running)))
         if now >= self._pace_at:
             self._pace_at = now + PACING_SECONDS
             self._shed(now)
@@ -434,49 +441,56 @@ class Dispatcher:
         self._reporter.doomed(work, predicted_seconds=self.gate.service_seconds(work, now))
 
     def _backend_failed(self, work: Work, failure: Failure, now: float) -> None:
-        self._stats.backend_failed(failure.reason)
+        if failure.of_backend:
+            self._stats.backend_failed(failure.reason)
         if failure.refused:
             self.gate.refused(now, self._clock.wall_ms())
-        if failure.reached and work.failed_at and self.breaker.last_answer > work.failed_at:
-            # Between its failures the backend served others. A request that breaks the backend each time it runs
-            # must not be tried for ever.
-            work.failures_among_answers += 1
-        work.failed_at = now
-        if work.failures_among_answers >= FAILURES_AMONG_ANSWERS_MAX:
-            self.breaker.ended(now, started=work.started)
-            # It tells for the suspect that it was not the only one to fail.
-            self._release_suspect(math.inf)
-            self._report_failure(work, failure, now)
-            return
-        acquitted = self.breaker.backend_failed(
+        verdicts = self.failures.failed(
             now,
-            (work, failure),
-            started=work.started,
-            # What never reached the backend cannot have been the request's fault: nothing is waited for.
-            in_flight=len(self.running) if failure.reached else 0,
-            retry_after_seconds=failure.retry_after_seconds,
+            work,
+            failure,
+            in_flight=len(self.running),
+            seconds_left=(work.deadline_ms - self._clock.wall_ms()) / 1000,
+            others_wait=self._others_wait,
         )
-        if self.breaker.state is not BreakerState.CLOSED:
-            self.backend_trouble = failure.error
-            if now >= self._say_trouble_at:
-                self._say_trouble_at = now + TROUBLE_SECONDS
-                log.warning("the backend serves nobody; dispatch stops but for a probe", error=failure.error)
-        for request, _ in acquitted:
-            self._back_to_lane(request)
+        self._say_trouble(now)
+        self._carry_out(verdicts)
 
-    def _backend_lives(self, now: float) -> None:
-        if self.backend_trouble is not None:
-            self.backend_trouble = None
+    def _others_wait(self, kind: Kind) -> bool:
+        others = chain(self.running.values(), islice(self.lanes.waiting(), OTHERS_LOOKED_AT_MAX))
+        return any(kind_of(work) != kind for work in others)
+
+    def _say_trouble(self, now: float) -> None:
+        trouble = self.failures.trouble
+        if trouble is None:
+            return
+        self._in_trouble = True
+        if trouble.cause is self._said_cause and now < self._say_trouble_at:
+            return
+        self._said_cause, self._say_trouble_at = trouble.cause, now + TROUBLE_SECONDS
+        say = log.warning if trouble.cause is Cause.UNAVAILABLE else log.error
+        say(
+            "the backend serves nobody; dispatch stops but for a probe",
+            error=trouble.words,
+            cause=trouble.cause,
+            fix=trouble.advice,
+        )
+
+    def _carry_out(self, verdicts: Verdicts) -> None:
+        """Charges requests, or puts them back into their lanes."""
+        trouble = self.failures.trouble
+        if self._in_trouble and trouble is None:
+            self._in_trouble = False
             log.info("the backend answers")
-        convicted = self.breaker.answered(now)
-        if convicted is not None:
-            work, failure = convicted
-            self._report_failure(work, failure, work.failed_at)
-
-    def _release_suspect(self, now: float) -> None:
-        acquitted = self.breaker.release_suspect(now)
-        if acquitted is not None:
-            self._back_to_lane(acquitted[0])
+        for verdict in verdicts:
+            work = verdict.work
+            if verdict.charged:
+                self.lookahead.ended()
+                self._report_failure(work, verdict.failure, work.failed_at)
+                continue
+            if trouble is not None and not verdict.failure.of_backend:
+                self._stats.backend_failed(verdict.failure.reason)
+            self._back_to_lane(work)
 
     def _report_failure(self, work: Work, failure: Failure, now: float) -> None:
         if work.assignment.lost:

@@ -267,14 +267,15 @@ class Lanes:
         )
         return None if tier is None else self._lanes[tier].pop()
 
-    def pop_probe(self) -> Work | None:
+    def pop_probe(self, avoid: Callable[[Work], bool] = lambda _: False) -> Work | None:
         """Takes the request to try a broken backend with: one that never failed, else the one that failed longest ago.
+        Those that ``avoid`` is true of come after all others.
 
         The next one by urgency would not do: a request that breaks the backend goes back to the head of its lane, and
         if it were each probe, no other would ever be tried.
         """
         candidates = (
-            (work.failed_at, rank, -work.priority, urgency_of_it, number, work)
+            (avoid(work), work.failed_at, rank, -work.priority, urgency_of_it, number, work)
             for rank, lane in enumerate(self._ordered)
             for urgency_of_it, number, work in lane.waiting()
         )
@@ -287,6 +288,10 @@ class Lanes:
     def remove(self, work: Work) -> None:
         """Takes out one request, wherever it stands. Raises KeyError when it does not wait."""
         self._lanes[work.assignment.tier].remove(work)
+
+    def waiting(self) -> Iterable[Work]:
+        """All that waits, in no order. The lanes must not change meanwhile."""
+        return (work for lane in self._ordered for _, _, work in lane.waiting())
 
     def having(self, request_ids: Container[str]) -> list[Work]:
         """The waiting requests of these ids; they go on waiting. O(n)."""

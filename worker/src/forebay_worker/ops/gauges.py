@@ -10,6 +10,8 @@ from typing import Any
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination.handover import HandOvers
+from forebay_worker.dispatch.blame import Cause
+from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.outcome.reporter import Reporter
@@ -66,6 +68,7 @@ class Gauges:
     gpu_sick: bool
     breaker_open: bool
     breaker_opened: int
+    breaker_cause: Cause | None
     undelivered: int
     clock_skew_ms: float | None
     overload_level: int
@@ -89,6 +92,7 @@ def gather(
 ) -> Gauges:
     """Everything as it is now."""
     now, gate, overload = clock.monotonic(), dispatcher.gate, dispatcher.shedder.ladder
+    trouble = dispatcher.failures.trouble
     return Gauges(
         backend_limit_requests=gate.limit_requests,
         backend_workers=1 + gate.others.workers,
@@ -105,8 +109,9 @@ def gather(
         engine=signals.latest_engine(now),
         gpu=signals.latest_gpu(now),
         gpu_sick=dispatcher.gpu_watch.is_sick(now),
-        breaker_open=dispatcher.breaker.probe_at is not None,
+        breaker_open=dispatcher.breaker.state is not BreakerState.CLOSED,
         breaker_opened=dispatcher.breaker.opened_count,
+        breaker_cause=None if trouble is None else trouble.cause,
         undelivered=reporter.undelivered_records,
         clock_skew_ms=clock.skew_ms,
         overload_level=overload.level,

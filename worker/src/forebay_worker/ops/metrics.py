@@ -18,6 +18,7 @@ from prometheus_client.core import Metric
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.runtime.metrics import Histogram, Sheet, counter, gauge, histogram
+from forebay_worker.dispatch.blame import Cause
 from forebay_worker.ops.gauges import Gauges
 from forebay_worker.telemetry.stats import Stats
 
@@ -30,7 +31,7 @@ METRICS: Final = (
     counter("forebay_controls_total", "Answers to cancels and expedites", "action", "outcome"),
     counter(
         "forebay_backend_failures_total",
-        "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529",
+        "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529, or what it answers to all",
         "reason",
     ),
     counter("forebay_dead_letters_total", "Records sent to the dead letters", "reason"),
@@ -69,6 +70,12 @@ METRICS: Final = (
     ),
     gauge("forebay_breaker_open", "1 while the backend serves nobody", "backend"),
     counter("forebay_breaker_opened_total", "How often the breaker opened", "backend"),
+    gauge(
+        "forebay_breaker_cause",
+        "1 while the backend serves nobody for this cause: unavailable, credentials, redirect, not_found or error",
+        "backend",
+        "cause",
+    ),
     gauge("forebay_signal_up", "1 while its readings are fresh", "signal"),
     gauge("forebay_signal_age_seconds", "Age of the last reading; NaN before the first", "signal"),
     gauge("forebay_engine_running_requests", "Requests in the engine's batch"),
@@ -200,6 +207,8 @@ class Collector:
         now = self._gauges()
         for name, attribute in _BY_BACKEND.items():
             add(name, getattr(now, attribute), self._backend)
+        for cause in Cause:
+            add("forebay_breaker_cause", now.breaker_cause is cause, self._backend, cause)
         _add_signals(add, now)
         _add_rest(add, now)
         add("forebay_build_info", 1, *self._build)

@@ -7,6 +7,7 @@ from typing import Any
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.blame import Cause
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.pacing.estimates import Accuracy
@@ -54,6 +55,26 @@ def limitation(dispatcher: Dispatcher, now: float) -> Limitation | None:
 def shown(found: Limitation | None) -> dict[str, Any] | None:
     """For the document."""
     return None if found is None else found._asdict()
+
+
+def breaker_status(dispatcher: Dispatcher) -> dict[str, Any]:
+    """Whether the backend serves, and while it serves nobody what it fails with, why, and what to do about it."""
+    breaker, trouble = dispatcher.breaker, dispatcher.failures.trouble
+    return {
+        "state": breaker.state,
+        "opened": breaker.opened_count,
+        "error": None if trouble is None else trouble.words,
+        "cause": None if trouble is None else trouble.cause,
+        "fix": None if trouble is None else trouble.advice,
+    }
+
+
+def credentials_refused(dispatcher: Dispatcher) -> list[str]:
+    """What /readyz says of a backend that lets nobody in; [] for any other, since only this one waits for a person."""
+    trouble = dispatcher.failures.trouble
+    if trouble is None or trouble.cause is not Cause.CREDENTIALS:
+        return []
+    return [f"the backend answers every request with {trouble.words}: {trouble.advice}"]
 
 
 def pacing_status(gate: Gate, *, policy: str, now: float) -> dict[str, Any]:

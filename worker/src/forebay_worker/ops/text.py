@@ -56,6 +56,7 @@ def _overview(document: Mapping[str, Any]) -> str:
         ("in flight", _in_flight(document)),
         ("policy", f"{pacing['policy']}, target {aim}"),
         ("breaker", f"{breaker['state']}, opened {breaker['opened']} times{broken}"),
+        *([("what to do", breaker["fix"])] if breaker.get("fix") else []),
         ("undelivered", str(document["undelivered_records"])),
         ("clock skew", _NONE if skew is None else f"{skew / 1000:.3f} s"),
     ]

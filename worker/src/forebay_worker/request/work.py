@@ -46,6 +46,8 @@ class Work(msgspec.Struct, gc=False):
     ``request`` is None when the record could not be decoded: then ``problem`` says why; as long as both are None it has
     not been read, since its schema is not known yet. Times: ``first_enqueued_at``
     and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
+    ``failures_among_answers``: how often it failed again after others had been answered. ``lone_tries``: how often it
+    ran again with nothing to compare it with.
     ``outcome``: why it ended; None while it has not, and for one that goes on in another topic.
     ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
@@ -66,6 +68,7 @@ class Work(msgspec.Struct, gc=False):
     started: float = 0.0
     failed_at: float = 0.0
     failures_among_answers: int = 0
+    lone_tries: int = 0
     outcome: Reason | None = None
     awaiting: int = 0
     crashes: int = 0

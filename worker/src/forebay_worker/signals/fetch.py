@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -18,6 +19,14 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A page of vLLM's with a dozen adapters takes some 300 kB."""
 
 _CHUNK_BYTES: Final = 64 * 1024
+
+
+def _phrase(status: int) -> str:
+    """What the status is called; empty for one that has no name."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +49,8 @@ async def fetch(session: aiohttp.ClientSession, url: URL) -> Reply:
                 if len(body) > BODY_BYTES_MAX:
                     raise SignalError(f"{shown}: the answer is larger than {BODY_BYTES_MAX} bytes")
             if response.status != 200:
-                start = bytes(body[:200]).decode(errors="replace").strip()
-                raise SignalError(f"{shown}: HTTP {response.status} {start}".rstrip())
+                # Without a word of the body: the log and /status show this.
+                raise SignalError(f"{shown}: HTTP {response.status} {_phrase(response.status)}".rstrip())
             return Reply(body=bytes(body), date=response.headers.get("date"))
     except TimeoutError:
         raise SignalError(f"{shown}: no answer within {TIMEOUT_SECONDS:g} s") from None

@@ -18,8 +18,11 @@ BACKEND_FAILURE_REASONS: Final = (
     Reason.BACKEND_UNAVAILABLE,
     Reason.BACKEND_OVERLOADED,
     Reason.BACKEND_BAD_RESPONSE,
+    Reason.BACKEND_ERROR,
+    Reason.BACKEND_TIMEOUT,
+    Reason.BACKEND_REJECTED,
 )
-"""Those of failures that speak of the backend's state."""
+"""Those of failures that may speak of the backend's state."""
 
 _END_TO_END: Final = frozenset(
     each for each in Reason if each.status in (Status.COMPLETED, Status.FAILED, Status.EXPIRED)
