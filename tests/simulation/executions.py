@@ -293,6 +293,8 @@ class Executions:
                 self._ledger.fail(f"{request_id} is charged for what the backend answers to all")
             for one in shared:
                 one.how = "charged"
+                # Known to fail by itself, it is no sign of the backend's state.
+                self._failed_since[one.worker].discard(request_id)
             return
         last = self._last.get((request_id, attempt))
         if last is None:
