@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -62,6 +67,28 @@ class ForebayCommand:
         assert "Traceback" not in finished.err, finished.err
         return finished
 
+    def at_terminal(self, *arguments: str | Path, columns: int = 80, stdin: bytes = b"") -> list[str]:
+        """Its lines as a terminal of so many columns gets them on stdout, without colours. It must exit 0."""
+        controller, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        environment = {name: value for name, value in self._environment.items() if name != "COLUMNS"}
+        process = subprocess.Popen(
+            [_program(), *map(str, arguments)],
+            env=environment | {"TERM": "xterm"},
+            stdin=subprocess.PIPE,
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+        )
+        os.close(terminal)
+        printed = bytearray()
+        reader = threading.Thread(target=_read_terminal, args=(controller, printed))
+        reader.start()
+        _, err = process.communicate(stdin, timeout=_SECONDS_MAX)
+        reader.join(_SECONDS_MAX)
+        os.close(controller)
+        assert process.returncode == 0, err.decode()
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode()).replace("\r", "").splitlines()
+
     @contextmanager
     def running(
         self, *arguments: str | Path, stdout: int | IO[bytes] = subprocess.PIPE
@@ -89,3 +116,9 @@ def _heed_ctrl_c() -> None:
 
 def _program() -> str:
     return str(Path(sys.executable).with_name("forebay"))
+
+
+def _read_terminal(controller: int, printed: bytearray) -> None:
+    with suppress(OSError):  # its other end is closed: there is no more
+        while chunk := os.read(controller, 65_536):
+            printed += chunk

@@ -193,39 +193,3 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", no_wrap=True)
     return made
-
-
-class Rows:
-    """Prints records as they come: JSON lines, or rows of a table whose column widths are given beforehand."""
-
-    def __init__(self, output: Output, *, widths: Mapping[str, int]) -> None:
-        self._output = output
-        self._widths = widths
-        self._header_due = output is Output.TABLE
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Prints one record: a JSON object with all of it, or a row with the fields that are columns."""
-        if self._output is Output.JSON:
-            sys.stdout.write(to_json(record) + "\n")
-            return
-        if self._header_due:
-            self._header_due = False
-            self._write({name: name for name in self._widths})
-        self._write({name: _cell(record[name]) for name in self._widths})
-
-    def flush(self) -> None:
-        """Shows what was added."""
-        sys.stdout.flush()
-
-    def _write(self, cells: Mapping[str, str]) -> None:
-        line = "  ".join(cell.ljust(self._widths[name]) for name, cell in cells.items())
-        sys.stdout.write(line.rstrip() + "\n")
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    text = str(value)
-    return text if text.isprintable() else repr(text)[1:-1]

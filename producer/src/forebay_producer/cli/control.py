@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from forebay_producer.cli.common import Output, Rows, Session, command, say
+from forebay_producer.cli.common import Output, Session, command, say
+from forebay_producer.cli.tables import Rows
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
 from forebay_schemas.clock import SystemClock
@@ -84,7 +85,7 @@ def _control(session: Session, action: ControlAction, ids: list[str], *, at: str
         answers = desk.ask(action, targets, wait_seconds=wait_seconds)
     finally:
         desk.close()
-    rows = Rows(session.output, widths=_WIDTHS)
+    rows = Rows(session.output, widths=_WIDTHS, leave_out=("topic", "offset", "partition"))
     for answer in answers:
         rows.add(_record(answer))
     rows.flush()

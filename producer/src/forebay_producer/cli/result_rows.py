@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay_producer.cli.common import Output, Rows, to_json
+from forebay_producer.cli.common import Output, to_json
+from forebay_producer.cli.tables import Rows
 from forebay_schemas.contract.results import Result
 
 _WIDTHS: Final = {
@@ -21,6 +22,11 @@ _WIDTHS: Final = {
     "output_tokens": 13,
 }
 
+_LEAVE_OUT: Final = (
+    *("replay_count", "output_tokens", "queue_seconds", "attempt", "service_seconds"),
+    *("detail", "tier"),
+)
+
 _DETAIL_CHARS_MAX: Final = 100
 
 
@@ -33,7 +39,7 @@ class ResultRows:
     def __init__(self, output: Output, *, bodies: bool) -> None:
         self._output = output
         self._bodies = bodies
-        self._rows = Rows(output, widths=_WIDTHS | {"detail": 0})
+        self._rows = Rows(output, widths=_WIDTHS | {"detail": 0}, leave_out=_LEAVE_OUT)
 
     def add(self, result: Result) -> None:
         """Prints one."""

@@ -11,11 +11,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli.common import Output, Rows, Session, command, say
+from forebay_producer.cli.common import Output, Session, command, say
 from forebay_producer.cli.line_source import Line, LineSource
 from forebay_producer.cli.progress import Interruption, Progress
 from forebay_producer.cli.result_rows import ResultRows
 from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
+from forebay_producer.cli.tables import Rows
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.client.client import Producer
 from forebay_producer.client.results_reader import ResultsReader
@@ -119,7 +120,7 @@ class _Job:
         self._source = source
         self._defaults = defaults
         self._tier = tier
-        self._rows = Rows(session.output, widths=_WIDTHS)
+        self._rows = Rows(session.output, widths=_WIDTHS, leave_out=("partition", "offset", "topic"))
         self._results = ResultRows(session.output, bodies=True)
         self._progress = Progress(live=sys.stderr.isatty() and not sys.stdout.isatty())
         self._started_at = time.monotonic()

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cli.common import Output, Session, command, say, to_json
+from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.cluster.topic_admin import TopicAdmin, TopicState
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
@@ -17,7 +18,17 @@ from forebay_schemas.kafka.connection import make_admin
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
 
-_COUNTS = frozenset({"partitions", "replication", "records"})
+_COLUMNS = {
+    column.name: column
+    for column in (
+        Column(name="topic"),
+        Column(name="partitions", is_number=True),
+        Column(name="replication", is_number=True, leave_out=2),
+        Column(name="records", is_number=True),
+        Column(name="settings", may_be_cut=True, leave_out=3),
+        Column(name="drift", may_be_cut=True),
+    )
+}
 
 
 @command(app, "create")
@@ -102,10 +113,10 @@ def _print(session: Session, records: list[dict[str, Any]], *, columns: tuple[st
         for record in records:
             sys.stdout.write(to_json(record) + "\n")
         return
-    shown = table(*columns, right=_COUNTS)
-    for record in records:
-        shown.add_row(*(_cell(record[column]) for column in columns))
-    stdout_console().print(shown)
+    print_table(
+        [_COLUMNS.get(name, Column(name=name)) for name in columns],
+        [tuple(_cell(record[name]) for name in columns) for record in records],
+    )
 
 
 def _cell(value: object) -> str:

@@ -6,15 +6,14 @@ import sys
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from forebay_producer.cli.common import Output, Session, command, say, stdout_console, suggested, table, to_json
+from forebay_producer.cli.common import Output, Session, command, say, suggested, to_json
 from forebay_producer.cli.dead_letters import discard as cli_dead_letters_discard
 from forebay_producer.cli.dead_letters import export as cli_dead_letters_export
 from forebay_producer.cli.dead_letters import replay as cli_dead_letters_replay
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import ScanProgress
+from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.dead_letters.audit import Handled
 from forebay_producer.dead_letters.groups import By, Group, Groups
 from forebay_producer.dead_letters.groups_view import group_record, groups_text, kind_text, next_steps
@@ -56,7 +55,7 @@ def list_letters(
         for group in shown:
             sys.stdout.write(to_json(group_record(group, by)) + "\n")
     elif shown:
-        stdout_console().print(_group_table(shown, by))
+        _print_groups(shown, by)
         sys.stdout.write(groups_text(shown, by))
     sys.stdout.flush()
     discarded = sum(group.discarded for group in ranked)
@@ -81,20 +80,26 @@ def _besides(discarded: int) -> str:
     return f" but {discarded:,} that are discarded" if discarded else ""
 
 
-def _group_table(groups: list[Group], by: By) -> Table:
-    counts = ("open", "replayed", "discarded")
-    shown = table(by.value, *counts, "first_seen", "last_seen", "sample_ids", right=frozenset(counts))
-    for group in groups:
-        shown.add_row(
-            Text(kind_text(group)),
-            f"{group.open:,}",
-            f"{group.replayed:,}",
-            f"{group.discarded:,}",
-            _time(group.first_seen),
-            _time(group.last_seen),
-            Text(" ".join(map(printable, group.sample_ids))),
+def _print_groups(groups: list[Group], by: By) -> None:
+    columns = (
+        Column(name=by.value),
+        Column(name="open", is_number=True),
+        Column(name="replayed", is_number=True),
+        Column(name="discarded", is_number=True),
+        Column(name="first_seen", leave_out=2),
+        Column(name="last_seen", leave_out=1),
+        Column(name="sample_ids", leave_out=3),
+    )
+    rows = [
+        (
+            kind_text(group),
+            *(f"{count:,}" for count in (group.open, group.replayed, group.discarded)),
+            *map(_time, (group.first_seen, group.last_seen)),
+            " ".join(map(printable, group.sample_ids)),
         )
-    return shown
+        for group in groups
+    ]
+    print_table(columns, rows)
 
 
 def _next_steps(session: Session, selection: Selection, groups: list[Group], by: By) -> list[str]:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
-from forebay_producer.cli.common import Output, Session, command, say, stdout_console, table, to_json
+from forebay_producer.cli.common import Output, Session, command, say, to_json
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
+from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.client.operator_identity import user_and_host
 from forebay_producer.dead_letters.audit import Action, DiscardAudit, Ending, RunStarted
 from forebay_producer.dead_letters.letter import State, state_of
@@ -258,14 +258,23 @@ def history(session: Session) -> None:
     if not runs:
         say("nothing was replayed or discarded")
         return
-    shown = table("started_at", "by", "action", "letters", "ending", "selection", right=frozenset({"letters"}))
-    for run in runs:
-        shown.add_row(
+    columns = (
+        Column(name="started_at"),
+        Column(name="by", may_be_cut=True, leave_out=2),
+        Column(name="action"),
+        Column(name="letters", is_number=True),
+        Column(name="ending", may_be_cut=True),
+        Column(name="selection", may_be_cut=True, leave_out=1),
+    )
+    rows = [
+        (
             rfc3339(run.started_at // 1000 * 1000),
-            Text(printable(run.by)),
+            printable(run.by),
             run.action.value,
             f"{run.letters:,}",
-            Text(printable(run.ending_text)),
-            Text(printable(run.selection)),
+            printable(run.ending_text),
+            printable(run.selection),
         )
-    stdout_console().print(shown)
+        for run in runs
+    ]
+    print_table(columns, rows)
