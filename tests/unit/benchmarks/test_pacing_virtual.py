@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from benchmarks.pacing.fronts import FifoFront, NoBuffer
+from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
 from benchmarks.pacing.scenarios import SLOW, pulse, steady, sustained_per_second
 from benchmarks.pacing.scores import score
 from benchmarks.pacing.virtual import OVERLOADED, Engine, Fault, Ledger, MakeFront, Run, VirtualClock, run
@@ -12,6 +13,7 @@ from benchmarks.pacing.workloads import Arrival, alone_seconds, physics, work_se
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
 
 ENGINE = physics()
 
@@ -101,6 +103,38 @@ def test_a_slow_engine_does_less_work_until_it_recovers() -> None:
     after = [sample.work_share for sample in found.samples if 200 < sample.at_seconds < 250]
     assert sum(during) / len(during) == pytest.approx(0.7, abs=0.05)
     assert sum(after) / len(after) == pytest.approx(1.0, abs=0.05)
+
+
+def test_an_engine_whose_steps_are_slow_by_themselves_is_not_left_empty_while_lower_tiers_wait() -> None:
+    """Its token takes 75 ms with one request in flight and with fifty, half as much again as the target: nobody's comes
+    sooner for what waits. Three quarters of the limit are enough for all."""
+    engine = EnginePhysics(a_seconds=0.075, b_seconds=0.0, c_seconds=0.0)
+    per_second = 24 / (20 * engine.a_seconds)
+    arrivals = [
+        Arrival(
+            at_seconds=number / per_second,
+            tier=TIERS[number % len(TIERS)],
+            prompt_tokens=20,
+            output_tokens=20,
+            deadline_seconds=number / per_second + 600.0,
+            hint_max_tokens=20,
+            biz_type="chat",
+            row=number,
+        )
+        for number in range(1000)
+    ]
+
+    def dispatch(engine: Engine, ledger: Ledger, clock: VirtualClock) -> LanesFront:
+        policy = SloAimd(limit_min=4, limit_start=32, limit_max=32, token_seconds_target=0.05)
+        return make_lanes_front(engine, ledger, clock, policy=policy)
+
+    ledger = played(arrivals, dispatch, engine=engine).ledger
+    assert len(ledger.finished_at) == len(arrivals)
+    longest_wait = dict.fromkeys(TIERS, 0.0)
+    for number, arrival in enumerate(arrivals):
+        waited = ledger.started_at[number] - arrival.at_seconds
+        longest_wait[arrival.tier] = max(longest_wait[arrival.tier], waited)
+    assert max(longest_wait.values()) < 1.0, longest_wait
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:

@@ -162,10 +162,11 @@ def test_lower_tiers_are_held_up_by_higher_ones_and_by_the_reserve() -> None:
 
 def test_lower_tiers_are_held_up_while_tokens_of_high_ones_come_too_late() -> None:
     desk = Desk()
-    desk.accept(Tier.HIGH, 16)
-    desk.start()
-    desk.answer_all(after_seconds=20.0)
-    desk.accept(Tier.HIGH, 1)
+    for requests in (1, 1, 1, 1, 16):
+        desk.accept(Tier.HIGH, requests)
+        desk.start()
+        desk.answer_all(after_seconds=1.25 * requests)
+    desk.accept(Tier.HIGH, 15)
     desk.accept(Tier.MID, 1)
     desk.start()
     found = limitation_of(desk.dispatcher, Tier.MID, desk.clock.monotonic())
@@ -173,6 +174,19 @@ def test_lower_tiers_are_held_up_while_tokens_of_high_ones_come_too_late() -> No
     assert (found.signal, found.threshold) == ("only_high", TARGET_SECONDS)
     assert found.value > TARGET_SECONDS
     assert desk.limitation() == found
+
+
+def test_lower_tiers_are_not_held_up_for_tokens_that_come_too_late_however_little_runs() -> None:
+    desk = Desk()
+    for requests in (1, 1, 1, 1, 16):
+        desk.accept(Tier.HIGH, requests)
+        desk.start()
+        desk.answer_all(after_seconds=20.0)
+    desk.accept(Tier.HIGH, 10)
+    desk.accept(Tier.MID, 5)
+    desk.start()
+    assert desk.dispatcher.running_by_tier[Tier.MID] == 5
+    assert desk.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
 
 
 def test_a_broken_backend_holds_up_every_tier() -> None:

@@ -15,6 +15,7 @@ from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate, Limitat
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import Ended, Signals
+from forebay_worker.pacing.slots.sharing import Others
 from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading
 from simulated.ports import NOW_MS
@@ -535,6 +536,33 @@ def test_a_worker_with_one_long_prompt_keeps_its_part_of_the_knee_while_requests
         )
         knees.append(stage.gate.knee_requests)
     assert knees[1] > 5 * knees[0]
+
+
+@pytest.mark.parametrize(
+    ("case", "target_seconds", "own", "others", "is_slow_by_load"),
+    [
+        ("a step of its own is over the target, and little runs", 0.008, 4, 0, False),
+        ("what runs makes a third of each step", 0.008, 30, 0, True),
+        ("this worker's few among many of others", 0.008, 4, 60, True),
+        ("over no target", 0.1, 30, 0, False),
+    ],
+)
+def test_tokens_are_slow_by_load_when_with_fewer_in_flight_they_would_come_notably_sooner(
+    case: str, target_seconds: float, own: int, others: int, is_slow_by_load: bool
+) -> None:
+    stage, engine = Stage(), Engine(others=others)
+    stage.gate.policy = SloAimd(limit_min=1, limit_start=64, limit_max=64, token_seconds_target=target_seconds)
+    stage.gate.shares(
+        share_requests=64, others=Others(workers=1, in_flight=others), common_limit=None, silent_seconds=None
+    )
+    stage.start(own)
+    for _ in range(60):
+        engine.second(own, prompt_rate=0.0)
+        stage.now += 1.0
+        stage.gate.step(
+            stage.now, NOW_MS, in_flight=own, waiting=0, dropped=0, engine=engine.reading(stage.now, own), gpu=None
+        )
+    assert stage.gate.is_slow_by_load is is_slow_by_load, case
 
 
 def test_two_workers_of_one_engine_settle_at_its_knee_together() -> None:

@@ -261,8 +261,8 @@ class Dispatcher:
     @property
     def only_high(self) -> bool:
         """Whether the lower tiers get no more than they are guaranteed: their prompts would make the tokens of the
-        urgent ones, which come too late already, come later still."""
-        return self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_over_target
+        urgent ones, which come too late already because of all that runs, come later still."""
+        return self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_slow_by_load
 
     def limited_by(self, now: float) -> Limitation | None:
         """What keeps the next request from starting; None when nothing does."""
