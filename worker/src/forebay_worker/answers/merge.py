@@ -159,6 +159,8 @@ def merge_whole(into: dict[str, Any], chunk: dict[str, Any]) -> None:
     """
     for name, value in chunk.items():
         known = into.get(name)
+        if type(known) is str and value == known:
+            continue  # id, object and model, in each chunk
         if known is None or (isinstance(value, (int, float)) and isinstance(known, (int, float))):
             into[name] = list(value) if type(value) is list else value
         elif type(value) is dict and type(known) is dict:
