@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from forebay_worker.answers.endpoints import DEFAULT_PATHS, Shape, choices_asked, shape_of
+from forebay_worker.answers.endpoints import DEFAULT_PATHS, MANY_CHOICES, Shape, choices_asked, choices_in, shape_of
 
 CHAT, COMPLETION, EMBEDDING = Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING
 RESPONSE, IMAGE, OTHER = Shape.RESPONSE, Shape.IMAGE, Shape.OTHER
@@ -54,3 +56,28 @@ def test_each_default_path_has_a_known_shape() -> None:
 )
 def test_a_request_tells_how_many_choices_it_asks_for(payload: dict[str, Any], choices: int) -> None:
     assert choices_asked(payload) == choices
+    assert choices_in(json.dumps(payload).encode()) == choices
+
+
+@pytest.mark.parametrize(
+    ("payload", "choices"),
+    [
+        (b'{"n": 2, "messages": "' + b"x" * 1_000_000 + b'"}', 2),
+        (b'{"prompt": "' + b"x" * 1_000_000 + b'"}', 1),
+        (b'{"prompt": [' + b"1," * 500_000 + b"1]}", MANY_CHOICES),
+        (b'{"n": ' + b"9" * 1_000_000 + b"}", 1),
+        (b'{"n": ' + b"9" * 100_000 + b"}", 1),
+        (b'{"n": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", 1),
+        (b'{"n": 2', 1),
+        (b"[1]", 1),
+        (b"\xff", 1),
+    ],
+)
+def test_choices_are_counted_of_any_bytes_and_cost_little(payload: bytes, choices: int) -> None:
+    tracemalloc.start()
+    try:
+        assert choices_in(payload) == choices
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 8_000_000

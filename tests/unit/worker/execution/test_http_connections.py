@@ -184,11 +184,12 @@ def test_each_execution_has_an_id_of_its_own() -> None:
             # The same attempt again: the backend's failure was not the request's.
             for _ in range(2):
                 await backend.run(work)
-            for headers in (
+            histories: tuple[list[tuple[str, bytes | None]], ...] = (
                 [("forebay-attempt", b"2")],
                 [("forebay-replay-count", b"1")],
                 [("forebay-replay-count", b"1"), ("forebay-attempt", b"3")],
-            ):
+            )
+            for headers in histories:
                 await backend.run(make_work(request_id="a", headers=headers))
             crashed = make_work(request_id="a")
             crashed.crashes = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -45,9 +45,11 @@ _SHAPES: Final = (
 
 
 MANY_CHOICES: Final = 1_000_000
-"""Of a request that is too large to be worth counting: a stream of its answer is read up to its end."""
+"""Of a list of prompts that is too large to be worth counting: a stream of its answer is read up to its end."""
 
 _COUNTED_BYTES_MAX: Final = 256 * 1024
+_NOTHING: Final = msgspec.Raw(b"")
+_LIST: Final = ord("[")
 
 
 def shape_of(path: str) -> Shape:
@@ -73,19 +75,24 @@ def choices_asked(payload: Mapping[str, object]) -> int:
 
 
 class _Asked(msgspec.Struct, gc=False):
-    n: Any = None
-    prompt: Any = None
+    n: msgspec.Raw = _NOTHING
+    prompt: msgspec.Raw = _NOTHING
 
 
 _asked_decoder = msgspec.json.Decoder(_Asked)
 
 
 def choices_in(payload: bytes) -> int:
-    """`choices_asked` of a payload's bytes, in bounded memory."""
-    if len(payload) > _COUNTED_BYTES_MAX:
-        return MANY_CHOICES
+    """`choices_asked` of a payload's bytes. Decodes no more than is counted, and that only up to a size."""
     try:
         asked = _asked_decoder.decode(payload)
-    except (msgspec.MsgspecError, RecursionError):
+        given = {
+            name: msgspec.json.decode(raw)
+            for name, raw in (("n", asked.n), ("prompt", asked.prompt))
+            if 0 < len(memoryview(raw)) <= _COUNTED_BYTES_MAX
+        }
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return 1
-    return choices_asked({"n": asked.n, "prompt": asked.prompt})
+    if len(memoryview(asked.prompt)) > _COUNTED_BYTES_MAX and memoryview(asked.prompt)[0] == _LIST:
+        return MANY_CHOICES
+    return choices_asked(given)
