@@ -15,7 +15,7 @@ import pytest
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_worker.request.work import Answer, Failure
-from harness.http_backends import ask, asking
+from harness.http_backends import ask, asking, outcome_of
 from harness.raw_engine import AnswerRaw, RawRequest, chunk, chunked, response, written
 from simulated.works import make_work
 
@@ -314,8 +314,24 @@ def test_an_answer_without_end_is_read_up_to_the_bound_alone(head: bytes, more: 
     assert peak_bytes < 8 * LATER_BYTES_MAX
 
 
+def test_answers_without_end_to_many_requests_at_a_time_cost_the_memory_of_a_few() -> None:
+    async def scenario() -> list[Answer | Failure]:
+        head, more = ENDLESS["JSON"]
+        async with asking(without_end(head, more(), [0])) as (backend, _):
+            return await asyncio.gather(*(outcome_of(backend) for _ in range(16)))
+
+    tracemalloc.start()
+    try:
+        outcomes = asyncio.run(scenario())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [outcome.reason for outcome in outcomes if isinstance(outcome, Failure)] == [Reason.RESULT_TOO_LARGE] * 16
+    assert peak_bytes < 12 * LATER_BYTES_MAX, "16 answers of that size came at a time"
+
+
 def test_a_compressed_answer_counts_as_what_it_decompresses_to() -> None:
-    packed = gzip.compress(b" " * (512 * MIB), compresslevel=1)
+    packed = gzip.compress(b" " * (256 * MIB), compresslevel=1)
     assert len(packed) < LATER_BYTES_MAX
     tracemalloc.start()
     try:

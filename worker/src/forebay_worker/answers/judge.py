@@ -40,6 +40,7 @@ _STREAM_START_BYTES: Final = 6
 _ERROR_BYTES_MAX: Final = 8 * ERROR_CHARS_MAX
 # A character is six bytes when it is escaped, and two or three in UTF-8.
 _ESCAPED_MAX: Final = 4
+_LOOK_BYTES_MIN: Final = 1024 * 1024
 _NO_CONTENT: Final = frozenset({204, 205})
 _ACCEPTED, _PARTIAL = 202, 206
 
@@ -78,7 +79,7 @@ class AnswerReader:
         self._pieces: list[bytes] = []
         self._kept = 0
         self._read = 0
-        self._looked_at = 0
+        self._look_at = min(_LOOK_BYTES_MIN, limits.answer_bytes_max)
         self._since_event = 0
         self._framing = Framing()
         self._stream: Stream | None = None
@@ -92,6 +93,11 @@ class AnswerReader:
     def content_chunks(self) -> int:
         """The chunks so far that carried text or tool calls: when it first grows, the first token has come."""
         return 0 if self._stream is None else self._stream.content_chunks
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of what is held of the answer; of a stream as it was measured last, some of its bytes ago."""
+        return self._kept
 
     def feed(self, piece: bytes) -> Progress:
         """Takes the next bytes of the body, cut anywhere; says whether more are wanted."""
@@ -147,12 +153,13 @@ class AnswerReader:
             raise NoAnswerError(too_large("event of the stream", _ESCAPED_MAX * answer_bytes_max))
         self._take_events(events)
         # What is kept of a stream takes several times its size in memory, so it is measured before the end. A look
-        # reads at most twice what may be kept, and comes once for as many raw bytes: the time stays linear in these.
-        if self._stream is not None and self._read - self._looked_at >= answer_bytes_max:
-            self._looked_at = self._read
+        # reads at most twice what may be kept, and comes whenever as many raw bytes came, first when these have
+        # doubled: the time stays linear in them.
+        if self._stream is not None and self._read >= self._look_at:
+            self._look_at = self._read + min(self._read, answer_bytes_max)
             with _unmergeable_fails():
-                kept_bytes = self._stream.kept_bytes()
-            if kept_bytes > answer_bytes_max:
+                self._kept = self._stream.kept_bytes()
+            if self._kept > answer_bytes_max:
                 raise NoAnswerError(too_large("answer", answer_bytes_max))
 
     def _keep(self, piece: bytes) -> None:

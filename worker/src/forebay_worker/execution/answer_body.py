@@ -22,20 +22,42 @@ GRACE_SECONDS: Final = 3.0
 DRAIN_SECONDS: Final = 0.05
 _DRAIN_BYTES_MAX: Final = 64 * 1024
 
+LARGE_BYTES: Final = 1024 * 1024
+LARGE_ANSWERS_MAX: Final = 8
+"""So many answers above that size are read at a time; the others' connections are not read meanwhile. An engine that
+answers everything without an end costs tens of megabytes then, and not as many times the bound as requests run."""
+
+
+class Room:
+    """The memory for the large answers of one backend."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(LARGE_ANSWERS_MAX)
+
+    async def enter(self) -> None:
+        """Waits for a place."""
+        await self._places.acquire()
+
+    def leave(self) -> None:
+        self._places.release()
+
 
 async def read_answer(
     response: aiohttp.ClientResponse,
     reader: AnswerReader,
     *,
+    room: Room | None = None,
     grace_seconds: float = GRACE_SECONDS,
     on_piece: Callable[[], None] | None = None,
 ) -> Verdict:
     """The verdict on an answer whose headers have come. ``on_piece`` is called for each piece that was read.
 
+    ``room``: what a large answer waits for before it is read on.
     What is left unread closes the connection with the response. Raises ``TimeoutError`` at the call's time limit.
     """
     content = response.content
     ends_at: float | None = None
+    is_in_room = False
     try:
         while True:
             piece = await content.readany() if ends_at is None else await _next_piece(content, ends_at)
@@ -44,6 +66,9 @@ async def read_answer(
             progress = reader.feed(piece)
             if on_piece is not None:
                 on_piece()
+            if room is not None and not is_in_room and reader.kept_bytes > LARGE_BYTES:
+                await room.enter()
+                is_in_room = True
             if progress is Progress.COMPLETE:
                 await _drain(content)
                 return reader.finish(End.TIDY)
@@ -55,6 +80,9 @@ async def read_answer(
         raise  # it is an OSError too, and the caller's
     except (aiohttp.ClientPayloadError, OSError):
         return reader.finish(End.BROKEN)
+    finally:
+        if room is not None and is_in_room:
+            room.leave()
 
 
 async def read_at_most(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:

@@ -13,7 +13,7 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape, choices_in, shape_of
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader
 from forebay_worker.answers.verdict import Failed, Verdict
-from forebay_worker.execution.answer_body import ANSWER_LIMITS, GRACE_SECONDS, read_answer
+from forebay_worker.execution.answer_body import ANSWER_LIMITS, GRACE_SECONDS, Room, read_answer
 from forebay_worker.execution.api_key import ApiKey
 from forebay_worker.execution.connections import AGE_SECONDS, Connections, Exchange, Timeouts
 from forebay_worker.execution.engine_priority import EnginePriority, with_priority
@@ -68,6 +68,7 @@ class HttpBackend:
             for biz_type, path in options.paths.items()
         }
         self._key = None if options.api_key is None else ApiKey(options.api_key, now=self._loop.time())
+        self._room = Room()
         self._connections = Connections(
             # Who asks and for which time: an engine's log then tells a retry or a replay from a repetition.
             headers={"content-type": "application/json", "x-forebay-worker": options.worker_id},
@@ -174,7 +175,7 @@ class HttpBackend:
                 limits=ANSWER_LIMITS,
                 choices_asked=choices_in(payload) if is_stream else 1,
             )
-            verdict = await read_answer(response, reader, grace_seconds=self._options.grace_seconds)
+            verdict = await read_answer(response, reader, room=self._room, grace_seconds=self._options.grace_seconds)
             headers_given = response.headers
             return _Reply(
                 status=response.status,
