@@ -48,6 +48,12 @@ HEADERS_BYTES_MAX: Final = 32 * 1024
 
 Header = tuple[str, bytes | None]
 
+HEADERS_MAX: Final = 1_000
+"""A record with more counts as one without headers: a producer of ours writes five, a hop a dozen."""
+
+# More than any name, content type or trace context that is read here may have.
+_TEXT_BYTES_MAX: Final = 1_000
+
 _log = structlog.get_logger("forebay.headers")
 
 
@@ -67,10 +73,16 @@ def record_headers(record: HasHeaders) -> list[Header]:
 
     A client in C, Go or Rust can write a name that is not UTF-8. For such a record confluent-kafka (2.16.1, measured)
     returns a tuple with a NULL in it and leaves an exception pending: touching the tuple kills the process. None of the
-    record's headers can be had, so it counts as a record without any.
+    record's headers can be had, so it counts as a record without any, and so does one with more than `HEADERS_MAX`.
     """
     try:
-        return _headers_of(record) or []
+        headers: list[Header] = _headers_of(record) or []
+        if len(headers) > HEADERS_MAX:
+            # 8 MiB can be four million of them, which are 260 MB as Python objects.
+            record.set_headers([])
+            _log.warning("a record's headers are left out: there are too many", headers=len(headers), most=HEADERS_MAX)
+            return []
+        return headers
     except SystemError:
         record.set_headers([])
         _log.warning("a record's headers are left out: a name is not UTF-8")
@@ -138,7 +150,7 @@ def headers_size_bytes(headers: Iterable[Header] | None) -> int:
 
 
 def _text(value: bytes | None) -> str | None:
-    if not value:
+    if not value or len(value) > _TEXT_BYTES_MAX:
         return None
     try:
         text = value.decode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from forebay_schemas.contract.headers import (
     ATTEMPT,
@@ -10,6 +11,7 @@ from forebay_schemas.contract.headers import (
     DLT_EXCEPTION_MESSAGE,
     FIRST_ENQUEUED_AT,
     HEADERS_BYTES_MAX,
+    HEADERS_MAX,
     NO_HISTORY,
     NOT_BEFORE,
     REASON,
@@ -20,8 +22,10 @@ from forebay_schemas.contract.headers import (
     History,
     headers_size_bytes,
     read_history,
+    record_headers,
     replace_headers,
 )
+from simulated.ports import MemoryRecord
 
 NOW = b"1760000000000"
 
@@ -100,3 +104,20 @@ def test_text_that_utf_8_cannot_say_is_written_all_the_same() -> None:
 def test_sizes_count_bytes_not_characters() -> None:
     assert headers_size_bytes(None) == 0
     assert headers_size_bytes([("ü", "世".encode()), ("a", None)]) == 2 + 3 + 1
+
+
+def test_a_record_with_more_headers_than_anybody_needs_counts_as_one_without() -> None:
+    """Two bytes each: 8 MiB of them are four million, and 260 MB of Python objects for as long as the record waits."""
+    most = MemoryRecord(header_list=[("a", b"")] * HEADERS_MAX)
+    assert len(record_headers(most)) == HEADERS_MAX
+    more = MemoryRecord(header_list=[("a", b"")] * (HEADERS_MAX + 1))
+    with capture_logs() as logged:
+        assert record_headers(more) == []
+        assert record_headers(more) == []
+    assert not more.header_list
+    assert [entry["event"] for entry in logged] == ["a record's headers are left out: there are too many"]
+
+
+@pytest.mark.parametrize("name", ["forebay-tenant", "traceparent", "content-type"])
+def test_a_header_as_large_as_a_record_is_no_name(name: str) -> None:
+    assert read_history([(name, b"x" * 1_000_000)]) == read_history([])
