@@ -20,6 +20,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from benchmarks.cluster import Cluster
+from benchmarks.controls import measure_controls
 from benchmarks.dead_letters import measure_dead_letters
 from benchmarks.latency import BLOCK_REQUESTS, measure_latency
 from benchmarks.memory import measure_memory
@@ -30,7 +31,7 @@ from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics")
+PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls")
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -43,6 +44,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--blocks", type=_positive, default=10, help=f"blocks of {BLOCK_REQUESTS} round trips each way")
     parser.add_argument("--waiting", type=_positive, default=1_000_000, help="records waiting while memory is watched")
     parser.add_argument("--letters", type=_positive, default=300_000, help="dead letters that are listed")
+    parser.add_argument("--cancels", type=_positive, default=1_000_000, help="cancels that a worker starts before")
     return parser.parse_args(arguments)
 
 
@@ -60,7 +62,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = dead_letters = metrics = None
+    throughput = latency = memory = dead_letters = metrics = controls = None
     if wanted("throughput") or wanted("metrics"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
@@ -82,7 +84,16 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
             logs=logs,
             say=say,
         )
-    return Findings(throughput=throughput, latency=latency, memory=memory, dead_letters=dead_letters, metrics=metrics)
+    if wanted("controls"):
+        controls = measure_controls(cluster, pool_name=pool("controls"), cancels=given.cancels, logs=logs, say=say)
+    return Findings(
+        throughput=throughput,
+        latency=latency,
+        memory=memory,
+        dead_letters=dead_letters,
+        metrics=metrics,
+        controls=controls,
+    )
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:

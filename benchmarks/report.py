@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.controls import ControlStart
 from benchmarks.dead_letters import AUDIT_RECORDS, DeadLetterScans
 from benchmarks.latency import Latency
 from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
@@ -22,6 +23,7 @@ DEAD_LETTERS_RATIO_MIN = 0.20
 DEAD_LETTERS_RSS_MB_MAX = 150.0
 METRICS_COST_RATIO_MAX = 0.03
 METRICS_SCRAPE_MS_MAX = 50.0
+CONTROL_START_SECONDS_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Findings:
     memory: Memory | None = None
     dead_letters: DeadLetterScans | None = None
     metrics: MetricsCost | None = None
+    controls: ControlStart | None = None
 
     def broken_promises(self) -> list[str]:
         """One sentence for each promise that was not kept."""
@@ -57,6 +60,14 @@ class Findings:
             broken.append(f"metrics_cost_ratio is {five.cost_ratio:.3f}, promised is under {METRICS_COST_RATIO_MAX}")
         if five and five.scrape_ms >= METRICS_SCRAPE_MS_MAX:
             broken.append(f"metrics_scrape_ms is {five.scrape_ms:.1f}, promised is under {METRICS_SCRAPE_MS_MAX:.0f}")
+        if (six := self.controls) and six.extra_seconds >= CONTROL_START_SECONDS_MAX:
+            broken.append(
+                f"control_start_seconds is {six.extra_seconds:.1f}, promised is under {CONTROL_START_SECONDS_MAX:.0f}"
+            )
+        if six and six.skipped:
+            broken.append(f"{six.skipped} partitions were opened before all cancels were read, promised is none")
+        if six and six.most_mb >= RSS_MB_MAX:
+            broken.append(f"control_start_rss_mb is {six.most_mb:.0f}, promised is under {RSS_MB_MAX:.0f}")
         return broken
 
     def as_json(self) -> dict[str, Any]:
@@ -88,6 +99,10 @@ class Findings:
             found["metrics_cost_ratio"] = round(five.cost_ratio, 4)
             found["metrics_scrape_ms"] = round(five.scrape_ms, 1)
             details["metrics"] = asdict(five)
+        if six := self.controls:
+            found["control_start_seconds"] = round(six.extra_seconds, 2)
+            found["control_start_rss_mb"] = round(six.most_mb, 1)
+            details["controls"] = asdict(six)
         return {**found, "broken_promises": self.broken_promises(), "details": details}
 
     def as_table(self) -> Table:
@@ -141,4 +156,9 @@ class Findings:
             table.add_row("µs of counting a request", "", counting, f"{five.cost_ratio:.1%}", promised)
             name = f"ms a page of metrics, {TENANTS} tenants"
             table.add_row(name, "", f"{five.scrape_ms:.1f}", "", f"< {METRICS_SCRAPE_MS_MAX:.0f}")
+        if six := self.controls:
+            name = f"seconds a start takes longer, {six.cancels:,} cancels"
+            promised = f"< {CONTROL_START_SECONDS_MAX:.0f}"
+            table.add_row(name, f"{six.without:.1f}", f"{six.with_cancels:.1f}", f"{six.extra_seconds:+.1f}", promised)
+            table.add_row("  resident MB meanwhile", "", f"{six.most_mb:.0f}", "", f"< {RSS_MB_MAX:.0f}")
         return table

@@ -12,6 +12,7 @@ from forebay_producer import ControlAction, ControlOutcome, Producer, Submitted
 from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.request.controls import CONTROLS_MAX
 from harness.executions import read_executions
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, chat, envelope
@@ -68,6 +69,22 @@ def test_a_running_request_that_is_cancelled_leaves_the_engine_and_frees_its_slo
         assert pool.result("next").status == "completed"
         ran = {one.request_id: one.outcome for one in read_executions(log)}
     assert ran == {"long": "disconnected", "next": "completed"}
+
+
+def test_however_many_cancels_lie_there_a_worker_reads_them_all_before_it_starts_anything(
+    pool: LivePool, client: Producer, new_worker: NewWorker, gate: Gate
+) -> None:
+    """Beyond 100,000 ids each used to cost 50 microseconds, and after ten seconds the rest was passed over."""
+    pool.submit(Tier.LOW, *(envelope(name, payload=gate.noted()) for name in ("gone", "runs")))
+    others = [f"other-{number}" for number in range(CONTROLS_MAX + 20_000)]
+    client.control_batch(ControlAction.CANCEL, others, wait_seconds=0)
+    client.cancel("gone", wait_seconds=0)
+    worker = new_worker(pool, handler=HANDLER, limit_max=1, pacing_policy="fixed")
+    found = pool.results(["gone", "runs"])
+    assert {name: result.status for name, result in found.items()} == {"gone": "cancelled", "runs": "completed"}
+    assert gate.starts().keys() == {"runs"}
+    assert not worker.logged("coordination not heard in time")
+    assert worker.status()["controls_remembered"] == CONTROLS_MAX
 
 
 def test_what_waits_in_a_lane_is_cancelled_at_once_and_never_runs(

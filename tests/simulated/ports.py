@@ -373,6 +373,7 @@ class MemoryPeers:
     def __init__(self) -> None:
         self.worker_id = "worker-1"
         self.heard_until = float("inf")
+        self.heard_at = float("-inf")
         self.wanted_until: float | None = None
         self.told: list[Notice] = []
         self.can_be_told = True

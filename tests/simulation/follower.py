@@ -53,17 +53,9 @@ class Follower:
     def poll(self, timeout: float) -> Any:
         end = self._scheduler.now + timeout * self._process.poll_stretch * 4
         while True:
-            if max(self._process.cut_until, self._broker.down_until) <= self._scheduler.now:
-                for key, position in self._positions.items():
-                    log = self._broker.log(key)
-                    index = log.index(position)
-                    if index < len(log.records):
-                        record = log.records[index]
-                        self._positions[key] = record.offset_number + 1
-                        return record
-                    if self._told_ends.get(key) != log.end:
-                        self._positions[key] = self._told_ends[key] = log.end
-                        return end_event(key, log.end)
+            record = self._next()
+            if record is not None:
+                return record
             if self._scheduler.now >= end:
                 return None
             self._thread = self._scheduler.current_thread
@@ -71,11 +63,33 @@ class Follower:
             self._thread.wait(end - self._scheduler.now)
             self._thread = None
 
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
+        self._scheduler.require(timeout == 0, "consume with a timeout waits for all of it")
+        records: list[Any] = []
+        while len(records) < num_messages and (record := self._next()) is not None:
+            records.append(record)
+        return records
+
     def unassign(self) -> None:
         self._positions.clear()
 
     def close(self) -> None:
         self._positions.clear()
+
+    def _next(self) -> Any:
+        if max(self._process.cut_until, self._broker.down_until) > self._scheduler.now:
+            return None
+        for key, position in self._positions.items():
+            log = self._broker.log(key)
+            index = log.index(position)
+            if index < len(log.records):
+                record = log.records[index]
+                self._positions[key] = record.offset_number + 1
+                return record
+            if self._told_ends.get(key) != log.end:
+                self._positions[key] = self._told_ends[key] = log.end
+                return end_event(key, log.end)
+        return None
 
     def _ask(self, timeout: float) -> None:
         rates, random = self._broker.rates, self._broker.random

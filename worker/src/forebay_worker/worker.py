@@ -219,12 +219,13 @@ class Worker:
         def answer(action: ControlAction, request_id: str, outcome: ControlOutcome) -> None:
             loop.call_soon_threadsafe(self._reporter.answer_control, action, request_id, outcome)
 
-        def hear_control(control: Control, stamped_ms: int) -> None:
-            # Dispatch first: what an intake hands it for this control must find it there.
-            loop.call_soon_threadsafe(self._dispatcher.controls.hear, control, stamped_ms)
-            heard = Heard(control, stamped_ms, self._clock.wall_ms() - stamped_ms < RECENT_MS)
+        def hear_controls(controls: list[tuple[Control, int]]) -> None:
+            # Dispatch first: what an intake hands it for one of them must find it there.
+            self._dispatcher.controls.heard.extend(controls)
+            since_ms = self._clock.wall_ms() - RECENT_MS
+            heard = [Heard(control, stamped_ms, stamped_ms > since_ms) for control, stamped_ms in controls]
             for intake in self._intakes.values():
-                intake.heard_controls.append(heard)
+                intake.heard_controls.extend(heard)
 
         def hear_capacity(capacity: Capacity, age_seconds: float) -> None:
             loop.call_soon_threadsafe(self._sharer.hear, capacity, age_seconds)
@@ -264,7 +265,8 @@ class Worker:
             worker_id=self._settings.worker_id,
             clock=self._clock,
             hear=self._hear,
-            hear_control=hear_control,
+            hear_controls=hear_controls,
+            has_room=self._dispatcher.controls.has_room,
             hear_capacity=hear_capacity,
             send=self._reporter.send_notice,
             explain=self._cluster.explain_following,
@@ -309,7 +311,9 @@ class Worker:
 
     def _make_reader(self) -> Consumer:
         config = reader_config(self._connection, client_id=self._settings.worker_id)
-        # Retention has passed the position of a process that stood still: what is left starts later.
+        # Retention has passed the position of a process that stood still: what is left starts later. The prefetch is
+        # bounded: before a million cancels the client's own bound is 64 MiB, and some 50 MB for their messages.
+        config |= {"queued.min.messages": 10_000, "queued.max.messages.kbytes": 8192}
         return create_client(Consumer, config | {"auto.offset.reset": "earliest", "enable.partition.eof": True})
 
     def _make_fetching_consumer(self) -> FetchingConsumer:

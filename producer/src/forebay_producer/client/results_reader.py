@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from forebay_schemas.bounded import BoundedMap
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.results import Result, ResultError, decode_result
 from forebay_schemas.contract.topics import Pool
@@ -194,15 +195,8 @@ class FirstOutcomes:
     """
 
     def __init__(self, *, ids_max: int) -> None:
-        self._ids_max = ids_max
-        self._seen: dict[tuple[str, int], None] = {}
+        self._seen: BoundedMap[tuple[str, int], None] = BoundedMap(entries_max=ids_max)
 
     def is_first(self, request_id: str, replay_count: int) -> bool:
         """True once per id and replay count."""
-        key = request_id, replay_count
-        if key in self._seen:
-            return False
-        if len(self._seen) >= self._ids_max:
-            del self._seen[next(iter(self._seen))]
-        self._seen[key] = None
-        return True
+        return self._seen.add((request_id, replay_count), None)

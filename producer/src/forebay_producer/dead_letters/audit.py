@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from forebay_schemas.bounded import BoundedMap
+
 REMEMBERED_REPLAYS_MAX: Final = 200_000
 """So many replays of requests are kept, 16 bytes of each: 20 MB. All places of dead letters are kept, as bits."""
 
@@ -227,7 +229,7 @@ class Handled:
         self._topic_id = topic_id
         self._replayed = Places()
         self._discarded = Places()
-        self._requests: dict[bytes, None] = {}
+        self._requests: BoundedMap[bytes, None] = BoundedMap(entries_max=REMEMBERED_REPLAYS_MAX)
 
     def add(self, record: AuditRecord) -> None:
         """Takes note of one record of the audit topic, of whatever kind."""
@@ -241,9 +243,7 @@ class Handled:
 
     def add_request(self, request_id: str, replay_count: int) -> None:
         """This replay of the request is on its way."""
-        self._requests[_digest(request_id, replay_count)] = None
-        if len(self._requests) > REMEMBERED_REPLAYS_MAX:
-            del self._requests[next(iter(self._requests))]
+        self._requests.add(_digest(request_id, replay_count), None)
 
     def was_replayed_from(self, partition: int, offset: int) -> bool:
         """Whether the dead letter at this place was replayed."""

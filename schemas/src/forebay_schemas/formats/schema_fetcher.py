@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Final, TypeVar
+from collections import OrderedDict
+from typing import Final
 
 import structlog
 
+from forebay_schemas.bounded import BoundedMap
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import EnvelopeError, ForebayError
 from forebay_schemas.formats.avro import ours_or
@@ -30,8 +32,6 @@ WAIT_SECONDS_MIN: Final = 0.5
 WAIT_SECONDS_MAX: Final = 5.0
 _POLL_SECONDS: Final = 0.2
 
-_Item = TypeVar("_Item")
-
 _log = structlog.get_logger("forebay.schemas")
 
 
@@ -44,10 +44,10 @@ class SchemaFetcher:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._pause = threading.Event()
-        self._known: dict[int, AvroSchema] = {}
+        self._known: OrderedDict[int, AvroSchema] = OrderedDict()
         self._types = 0
-        self._unknown: dict[int, tuple[float, str]] = {}
-        self._wanted: dict[int, None] = {}
+        self._unknown: BoundedMap[int, tuple[float, str]] = BoundedMap(entries_max=SCHEMAS_MAX)
+        self._wanted: OrderedDict[int, None] = OrderedDict()
         self._wait_seconds = 0.0
         self._again_at = 0.0
         self.trouble: str | None = None
@@ -96,7 +96,7 @@ class SchemaFetcher:
             why = f"which cannot be used: {error}"
         with self._lock:
             if known is None:
-                _put(self._unknown, schema_id, (self._clock.monotonic() + UNKNOWN_SECONDS, why))
+                self._unknown.put(schema_id, (self._clock.monotonic() + UNKNOWN_SECONDS, why))
             else:
                 self._keep(schema_id, known)
             self._wanted.pop(schema_id, None)
@@ -110,7 +110,7 @@ class SchemaFetcher:
         if replaced is not None:
             self._types -= replaced.types
         while self._known and (len(self._known) >= SCHEMAS_MAX or self._types + schema.types > TYPES_MAX):
-            self._types -= self._known.pop(next(iter(self._known))).types
+            self._types -= self._known.popitem(last=False)[1].types
         self._known[schema_id] = schema
         self._types += schema.types
 
@@ -128,13 +128,6 @@ class SchemaFetcher:
             # The next one first: it may be this schema alone that the registry does not give.
             self._wanted.pop(schema_id, None)
             self._wanted[schema_id] = None
-
-
-def _put(store: dict[int, _Item], schema_id: int, item: _Item) -> None:
-    store.pop(schema_id, None)
-    if len(store) >= SCHEMAS_MAX:
-        del store[next(iter(store))]
-    store[schema_id] = item
 
 
 class WaitingSchemas:

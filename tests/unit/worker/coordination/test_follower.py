@@ -21,7 +21,14 @@ from forebay_schemas.contract.coordination import (
     encode_notice,
 )
 from forebay_worker.coordination import follower as coordination_module
-from forebay_worker.coordination.follower import LOOK_BACK_MS, RECOVERED_SECONDS, Coordination
+from forebay_worker.coordination.follower import (
+    BATCH_RECORDS_MAX,
+    LOOK_BACK_MS,
+    NO_ROOM_SECONDS,
+    RECOVERED_SECONDS,
+    Coordination,
+)
+from forebay_worker.request.work import Record
 from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
 from simulated.works import POOL
 
@@ -49,6 +56,7 @@ class MemoryTopic:
         self.partition_error: KafkaError | None = None
         self.metadata_asked = 0
         self.closed = False
+        self.batch_max = 1_000
         self._clock = clock
         self._positions: dict[Key, int] | None = None
 
@@ -87,6 +95,12 @@ class MemoryTopic:
         self.metadata_asked += topic == TOPIC
 
     def poll(self, timeout: float) -> MemoryRecord | None:
+        record = self._next()
+        if record is None:
+            self._clock.advance(timeout)
+        return record
+
+    def _next(self) -> MemoryRecord | None:
         assert self._positions is not None, "polled before it was assigned"
         for (topic, partition), log in self.logs.items():
             position = self._positions[topic, partition]
@@ -103,8 +117,14 @@ class MemoryTopic:
                 return MemoryRecord(
                     topic_name=topic, partition_number=partition, offset_number=position + 1, failure=end
                 )
-        self._clock.advance(timeout)
         return None
+
+    def consume(self, num_messages: int, timeout: float) -> list[Record]:
+        assert timeout == 0, "consume with a timeout waits for all of it"
+        records: list[Record] = []
+        while len(records) < min(num_messages, self.batch_max) and (record := self._next()) is not None:
+            records.append(record)
+        return records
 
     def close(self) -> None:
         self.closed = True
@@ -122,7 +142,8 @@ class Post:
         self.clock = ManualClock()
         self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
         self.heard: list[Notice] = []
-        self.controls: list[tuple[Control, int]] = []
+        self.batches: list[list[tuple[Control, int]]] = []
+        self.has_room = True
         self.capacities: list[tuple[Capacity, float]] = []
         self.sent: list[tuple[Notice, Callable[[bool], None]]] = []
         self.coordination = Coordination(
@@ -133,7 +154,8 @@ class Post:
             worker_id="w-1",
             clock=self.clock,
             hear=self.heard.append,
-            hear_control=lambda control, stamped_ms: self.controls.append((control, stamped_ms)),
+            hear_controls=self.batches.append,
+            has_room=lambda: self.has_room,
             hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
             send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
             explain=lambda error, topic: f"{topic}: {error.name()}",
@@ -142,6 +164,10 @@ class Post:
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             self.coordination.step()
+
+    @property
+    def controls(self) -> list[tuple[Control, int]]:
+        return [each for batch in self.batches for each in batch]
 
     def offsets(self) -> list[int]:
         """Those that the heard notices speak of."""
@@ -214,6 +240,7 @@ def test_what_is_said_while_it_listens_is_passed_on_however_late_it_comes() -> N
 
 def test_a_moment_is_heard_only_after_the_end_that_was_asked_for_was_read() -> None:
     post = Post(partitions=2)
+    post.topic.batch_max = 0
     post.step()
     moment = post.clock.monotonic()
     for offset in range(3):
@@ -246,6 +273,7 @@ def test_an_empty_topic_is_heard_at_once() -> None:
 def test_a_marker_at_the_end_holds_nothing_up(topic: str) -> None:
     """Of a transaction: no record is ever read at that offset."""
     post = Post()
+    post.topic.batch_max = 0
     post.topic.append(encode_control(Control(action=ControlAction.CANCEL, request_id="r", at=0, by="t")), topic=topic)
     post.topic.logs[topic, 0].append(None)
     moment = post.clock.monotonic()
@@ -273,6 +301,7 @@ def test_what_comes_after_the_end_was_asked_for_does_not_hold_it_up() -> None:
 def test_a_later_moment_is_asked_for_anew() -> None:
     """What was said between the two must not be taken for heard by way of the first end."""
     post = Post()
+    post.topic.batch_max = 0
     post.topic.append(says(FINISHED, 0))
     first = post.clock.monotonic()
     post.coordination.listen_until(first)
@@ -296,6 +325,7 @@ def cancels(request_id: str) -> bytes:
 
 def test_what_was_asked_for_is_heard_however_long_ago_and_before_a_partition_is_opened() -> None:
     post = Post()
+    post.topic.batch_max = 0
     post.topic.append(cancels("r-1"), topic=CONTROL)
     stamped_ms = post.clock.wall_ms()
     post.clock.advance(LOOK_BACK_MS / 1000 + 60)
@@ -307,6 +337,44 @@ def test_what_was_asked_for_is_heard_however_long_ago_and_before_a_partition_is_
     post.step()
     assert post.has_heard_until(moment)
     assert [(each.request_id, at) for each, at in post.controls] == [("r-1", stamped_ms)]
+
+
+def test_controls_are_handed_on_in_batches_and_nothing_is_read_while_there_is_no_room_for_more() -> None:
+    post = Post()
+    for number in range(2_500):
+        post.topic.append(cancels(f"r-{number}"), topic=CONTROL)
+    moment = post.clock.monotonic()
+    post.coordination.listen_until(moment)
+    post.step()
+    assert [len(batch) for batch in post.batches] == [BATCH_RECORDS_MAX]
+    post.has_room = False
+    before = post.clock.monotonic()
+    post.step(3)
+    assert len(post.controls) == BATCH_RECORDS_MAX
+    assert post.clock.monotonic() - before == pytest.approx(3 * NO_ROOM_SECONDS)
+    post.has_room = True
+    post.step(2)
+    assert [each.request_id for each, _ in post.controls] == [f"r-{number}" for number in range(2_500)]
+    assert post.has_heard_until(moment)
+
+
+def test_it_is_known_when_something_was_last_heard_that_is_waited_for_and_what_came_later_does_not_count() -> None:
+    post = Post()
+    post.topic.batch_max = 0
+    for offset in range(2):
+        post.topic.append(says(FINISHED, offset))
+    assert post.coordination.heard_at == float("-inf")
+    post.coordination.listen_until(post.clock.monotonic())
+    post.step()
+    heard_at = post.coordination.heard_at
+    assert heard_at == post.clock.monotonic()
+    post.clock.advance(1.0)
+    post.step()
+    assert post.coordination.heard_at == heard_at + 1.0
+    post.clock.advance(1.0)
+    post.topic.append(says(FINISHED, 2))
+    post.step()
+    assert post.coordination.heard_at == heard_at + 1.0, "all that was waited for had been heard"
 
 
 # What fails is tried again

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.headers import read_history
-from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.reasons import Reason, Status
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.answers.verdict import reason_of_status
@@ -621,6 +621,15 @@ def test_a_request_that_was_running_when_two_workers_died_is_not_run_again() -> 
     assert stage.outcomes() == [("r-0", "worker_crashed")]
     assert [record.offset() for record in (crashed.record,)] == list(crashed.assignment.done)
     assert len(stage.producer.delivered_to(POOL.dead_letter)) == 1
+
+
+def test_a_cancel_that_another_thread_has_just_heard_holds_for_what_is_accepted_after_it() -> None:
+    stage = Stage()
+    cancel = Control(action=ControlAction.CANCEL, request_id="r", at=0, by="me")
+    stage.dispatcher.controls.heard.append((cancel, NOW_MS))
+    stage.accept(make_work(request_id="r"))
+    assert stage.dispatcher.take() is None
+    assert [result.status for result in stage.results()] == [Status.CANCELLED]
 
 
 def test_a_request_whose_outcome_is_known_is_skipped() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
-from forebay_worker.intake.early_control import Heard
+from forebay_worker.intake.early_control import WANTED_MAX, Heard
 from simulated.bay import P0, TOPIC, Bay, bay_with
 from simulated.ports import NOW_MS, MemoryRecord
 from simulated.works import envelope
@@ -153,3 +153,16 @@ def test_a_retry_that_is_held_is_handed_on_at_once() -> None:
     bay.step()
     assert [work.request_id for work in bay.handed] == ["r"]
     assert bay.intake.held_records == 0
+
+
+def test_a_flood_of_cancels_takes_no_more_memory_than_is_remembered_and_asks_for_no_more_records() -> None:
+    bay = bay_with(0)
+    for offset in range(1, WANTED_MAX + 5_001):
+        hear(bay, offset)
+    assert len(bay.intake.heard_controls) == WANTED_MAX
+    bay.step()
+    asked = [offset for _, offset, _ in bay.fetcher.asked]
+    assert asked == list(range(5_001, WANTED_MAX + 5_001)), "the oldest are found when they are read"
+    hear(bay, WANTED_MAX + 5_001)
+    bay.step()
+    assert len(bay.fetcher.asked) == WANTED_MAX

@@ -14,7 +14,7 @@ from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_met
 from forebay_worker.intake import partitions as ownership_module
 from forebay_worker.intake.commits import LAST_COMMIT_SECONDS_MAX
 from forebay_worker.intake.notices import KEPT_SECONDS
-from forebay_worker.intake.partitions import LISTEN_SECONDS_MAX
+from forebay_worker.intake.partitions import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
 from simulated.bay import P0, P1, TOPIC, Bay, bay_with
 from simulated.ports import Key
 
@@ -112,6 +112,36 @@ def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
     bay.step()
     assert bay.offsets() == []
     bay.clock.advance(1.0)
+    bay.step()
+    assert bay.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_partition_waits_while_what_its_peers_said_is_still_being_read_but_not_for_ever() -> None:
+    """A million cancels take longer to read than nothing may take to come."""
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = 0.0
+    bay.step()
+    opens_at = bay.clock.monotonic() + FLOOD_SECONDS_MAX
+    while bay.clock.monotonic() < opens_at - 1.0:
+        bay.clock.advance(0.5)
+        bay.peers.heard_at = bay.clock.monotonic()
+        bay.step()
+        assert bay.offsets() == []
+    bay.clock.advance(2.0)
+    bay.step()
+    assert bay.offsets() == [0, 1, 2, 3, 4]
+
+
+def test_a_partition_is_opened_when_its_peers_fall_silent_while_they_are_heard() -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    bay.peers.heard_until = 0.0
+    bay.step()
+    bay.clock.advance(5.0)
+    bay.peers.heard_at = bay.clock.monotonic()
+    bay.clock.advance(LISTEN_SECONDS_MAX - 1.0)
+    bay.step()
+    assert bay.offsets() == []
+    bay.clock.advance(1.5)
     bay.step()
     assert bay.offsets() == [0, 1, 2, 3, 4]
 

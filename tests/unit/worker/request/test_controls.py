@@ -90,10 +90,26 @@ def test_what_was_heard_is_taken_once() -> None:
 def test_the_oldest_is_forgotten_when_there_are_too_many_or_its_requests_are_all_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    controls = Controls()
     monkeypatch.setattr(controls_module, "CONTROLS_MAX", 3)
+    controls = Controls()
     for number in range(5):
         controls.hear(wish(CANCEL, f"r{number}"), NOW_MS)
     assert list(controls.entries) == ["r2", "r3", "r4"]
     controls.hear(wish(CANCEL, "new"), NOW_MS + TTL_MS_MAX + 1)
     assert list(controls.entries) == ["new"]
+
+
+def test_what_another_thread_heard_is_taken_in_in_its_order_and_then_there_is_room_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controls_module, "HEARD_MAX", 2)
+    controls = Controls()
+    controls.heard.append((wish(CANCEL, "a"), NOW_MS))
+    assert controls.has_room()
+    controls.heard.append((wish(CANCEL, "b"), NOW_MS))
+    assert not controls.has_room()
+    assert not controls.entries
+    controls.take_heard()
+    assert controls.has_room()
+    assert list(controls.entries) == ["a", "b"]
+    assert [each.request_id for each, _ in controls.take_fresh()] == ["a", "b"]

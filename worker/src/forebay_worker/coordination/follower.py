@@ -40,6 +40,8 @@ RECOVERED_SECONDS = 3.0
 PASSING_SECONDS = 3.0
 """What fails for less is no trouble yet: leadership moves, a broker restarts."""
 
+BATCH_RECORDS_MAX = 1_000
+NO_ROOM_SECONDS = 0.005
 TELL_SECONDS_MAX = 1.0
 
 log = structlog.get_logger("forebay.coordination")
@@ -53,6 +55,7 @@ class FollowingConsumer(Protocol):
     def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
     def list_topics(self, topic: str, timeout: float) -> Any: ...
     def poll(self, timeout: float) -> Record | None: ...
+    def consume(self, num_messages: int, timeout: float) -> list[Record]: ...
     def close(self) -> None: ...
 
 
@@ -65,8 +68,9 @@ class Coordination:
     """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
     beginning.
 
-    ``hear`` is given each notice, ``hear_control`` each control and the broker's stamp on it (epoch milliseconds),
-    ``hear_capacity`` each capacity and how many seconds ago it was said.
+    ``hear`` is given each notice, ``hear_capacity`` each capacity and how many seconds ago it was said,
+    ``hear_controls`` batches of controls, each with the broker's stamp on it (epoch milliseconds). While ``has_room``
+    says that there is no room for more of those, nothing is read.
     ``send`` produces a notice and calls back with whether it was delivered.
     """
 
@@ -80,7 +84,8 @@ class Coordination:
         worker_id: str,
         clock: Clock,
         hear: Callable[[Notice], None],
-        hear_control: Callable[[Control, int], None],
+        hear_controls: Callable[[list[tuple[Control, int]]], None],
+        has_room: Callable[[], bool],
         hear_capacity: Callable[[Capacity, float], None],
         send: Send,
         explain: Callable[[KafkaError, str], str],
@@ -94,7 +99,8 @@ class Coordination:
         ]
         self._clock = clock
         self._hear = hear
-        self._hear_control = hear_control
+        self._hear_controls = hear_controls
+        self._has_room = has_room
         self._hear_capacity = hear_capacity
         self._send = send
         self._explain = explain
@@ -108,20 +114,26 @@ class Coordination:
         self._ends: dict[_Key, int] | None = None
         self._asked_at = 0.0
         self.heard_until = float("-inf")
+        self.heard_at = float("-inf")
+        """When something was last read that `heard_until` waits for, in monotonic seconds."""
         self.heartbeat = clock.monotonic()
 
     def step(self) -> None:
         """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again, and what was
         freed unseen is read again."""
         now = self.heartbeat = self._clock.monotonic()
+        if not self._has_room():
+            self._clock.sleep(NO_ROOM_SECONDS)
+            return
         try:
             if not self._is_assigned:
                 self._assign()
             if self._ends is None and self._wanted_until > self.heard_until:
                 self._ends, self._asked_at = self._end_offsets(), now
-            record = self._consumer.poll(POLL_SECONDS)
-            if record is not None:
-                self._pass_on(record)
+            first = self._consumer.poll(POLL_SECONDS)
+            if first is not None:
+                # consume() with a timeout would wait for all of it even with records in hand.
+                self._pass_on([first, *self._consumer.consume(BATCH_RECORDS_MAX - 1, 0)])
             if self._ends is not None and self._has_reached(self._ends):
                 self.heard_until, self._ends = self._asked_at, None
             if now - self._failed_at > RECOVERED_SECONDS:
@@ -177,23 +189,35 @@ class Coordination:
         """Closes the consumer."""
         self._consumer.close()
 
-    def _pass_on(self, record: Record) -> None:
-        failure: KafkaError | None = record.error()
+    def _pass_on(self, records: list[Record]) -> None:
         assert self._read_to is not None
-        key = (record.topic(), record.partition())
-        if failure is not None and failure.code() == KafkaError._PARTITION_EOF:
-            # The last offsets may hold no record: markers of transactions, records of aborted ones.
-            self._read_to[key] = max(self._read_to[key], record.offset())
-            return
-        if failure is not None:
-            self._failing_topic = record.topic() or self._topic
-            raise KafkaException(failure)  # it can stand where records were
-        self._read_to[key] = record.offset() + 1
-        if record.topic() == self._control_topic:
-            control = decode_control(record.value())
-            if control is not None:
-                self._hear_control(control, int(record.timestamp()[1]))
-            return
+        controls: list[tuple[Control, int]] = []
+        is_awaited = False
+        try:
+            for record in records:
+                failure: KafkaError | None = record.error()
+                key, offset = (record.topic(), record.partition()), record.offset()
+                if failure is not None and failure.code() == KafkaError._PARTITION_EOF:
+                    # The last offsets may hold no record: markers of transactions, records of aborted ones.
+                    self._read_to[key] = max(self._read_to[key], offset)
+                    continue
+                if failure is not None:
+                    self._failing_topic = record.topic() or self._topic
+                    raise KafkaException(failure)  # it can stand where records were
+                self._read_to[key] = offset + 1
+                is_awaited = is_awaited or (self._ends is not None and offset < self._ends[key])
+                if key[0] != self._control_topic:
+                    self._pass_on_notice(record)
+                elif (control := decode_control(record.value())) is not None:
+                    controls.append((control, int(record.timestamp()[1])))
+        finally:
+            # What was read is not read again, whatever came behind it.
+            if controls:
+                self._hear_controls(controls)
+            if is_awaited:
+                self.heard_at = self._clock.monotonic()
+
+    def _pass_on_notice(self, record: Record) -> None:
         age_seconds = self._age_seconds(record)
         capacity = decode_capacity(record.value())
         if capacity is not None:

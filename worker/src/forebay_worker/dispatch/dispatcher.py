@@ -29,7 +29,7 @@ from forebay_worker.pacing.estimates import Estimates
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import CRASHES_MAX
-from forebay_worker.request.controls import RECENT_MS, Controls
+from forebay_worker.request.controls import CONTROLS_MAX, RECENT_MS, Controls
 from forebay_worker.request.retry_policy import Next, plan_after_failure
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.signals.gpu_watch import GpuWatch
@@ -101,7 +101,7 @@ class Dispatcher:
         self.running_by_tier = dict.fromkeys(TIERS, 0)
         self.stopping = False
         self.controls = Controls()
-        self._second_looks: deque[tuple[float, Control]] = deque()
+        self._second_looks: deque[tuple[float, ControlAction, str]] = deque(maxlen=CONTROLS_MAX)
         reporter.on_expedite_refused = self._expedite_refused
         self._clock = clock
         self._reporter = reporter
@@ -124,6 +124,7 @@ class Dispatcher:
 
     def accept(self, batch: list[Work]) -> None:
         """Takes over a batch of one intake, all of one credit."""
+        self.controls.take_heard()  # before what an intake hands on for one of them
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         for work in batch:
             if not work.assignment.claims.is_open:
@@ -174,15 +175,16 @@ class Dispatcher:
 
     def _heed_controls(self, now: float) -> None:
         """Does what was asked for since the last look to what waits here; what runs and is cancelled is `overdue`."""
+        self.controls.take_heard()
         fresh = self.controls.take_fresh()
         if fresh:
             self._carry_out(self.failures.release({control.request_id for control, _ in fresh}))
             self._control_waiting({control.request_id for control, _ in fresh})
             self._answer_fresh(fresh, now)
         while self._second_looks and self._second_looks[0][0] <= now:
-            control = self._second_looks.popleft()[1]
-            if self._reporter.is_known_id(control.request_id, now):
-                self._reporter.answer_control(control.action, control.request_id, ControlOutcome.FINISHED)
+            _, action, request_id = self._second_looks.popleft()
+            if self._reporter.is_known_id(request_id, now):
+                self._reporter.answer_control(action, request_id, ControlOutcome.FINISHED)
 
     def _control_waiting(self, request_ids: set[str]) -> None:
         now_ms = self._clock.wall_ms()
@@ -204,7 +206,7 @@ class Dispatcher:
                 continue
             work = running.get(control.request_id)
             if work is None:
-                self._second_looks.append((now + SECOND_LOOK_SECONDS, control))
+                self._second_looks.append((now + SECOND_LOOK_SECONDS, control.action, control.request_id))
             elif control.action is ControlAction.EXPEDITE:
                 self._reporter.answer_control(control.action, control.request_id, ControlOutcome.RUNNING)
 

@@ -3,11 +3,11 @@ to, and retries that are held. Pure but for its questions to the fetcher; the co
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
@@ -26,8 +26,7 @@ _PartitionKey = tuple[str, int]
 log = structlog.get_logger("forebay.unread")
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True, gc=False):
     """A control as it was heard. ``stamped_ms``: the broker's time on it; ``is_awaited``: somebody may wait for the
     answer."""
 
@@ -60,19 +59,22 @@ class Unread:
         self._make_work = make_work
         self._may_finish_ahead = may_finish_ahead
         self._answer = answer
-        self._wanted: dict[_PartitionKey, dict[int, str]] = {}
+        # Both in the order of their first entries, and of a type whose first is found at once when many were deleted.
+        self._wanted: OrderedDict[_PartitionKey, OrderedDict[int, str]] = OrderedDict()
         self._wanted_count = 0
         self._asked: set[tuple[Assignment, int]] = set()
         self._fetched: deque[Fetched] = deque()
-        self.heard: deque[Heard] = deque()
-        """Where controls are put, from any thread."""
+        self.heard: deque[Heard] = deque(maxlen=WANTED_MAX)
+        """Where controls are put, from any thread. What no longer fits is found when it is read, or due."""
 
     def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Held, found: list[Work]) -> None:
         """Adds to ``found`` the requests that dispatch is to be handed now, out of their turn."""
         if not (self.heard or self._wanted or self._fetched):
             return
         if self.heard:
-            found += self._take_held(held, self._hear(assignments))
+            heard = [self.heard.popleft() for _ in range(len(self.heard))]
+            found += self._take_held(held, heard)
+            self._note_places(heard, assignments)
         for fetched in self._take_fetched():
             work = self._work_of(fetched, assignments)
             if work is not None:
@@ -80,28 +82,29 @@ class Unread:
         for key in self._wanted.keys() & assignments.keys():
             self._ask(key, assignments[key])
 
-    def _take_held(self, held: Held, heard: dict[str, list[Heard]]) -> list[Work]:
+    def _take_held(self, held: Held, heard: list[Heard]) -> list[Work]:
+        if not held:
+            return []
+        by_id: dict[str, list[Heard]] = {}
+        for each in heard:
+            by_id.setdefault(each.control.request_id, []).append(each)
+
         def is_wanted(work: Work) -> bool:
-            wishes = heard.get(work.request_id or "", ())
+            wishes = by_id.get(work.request_id or "", ())
             return any(concerns(each.control.action, each.stamped_ms, work) for each in wishes)
 
         return held.take_early(is_wanted)
 
-    def _hear(self, assignments: Mapping[_PartitionKey, Assignment]) -> dict[str, list[Heard]]:
-        by_id: dict[str, list[Heard]] = {}
-        while self.heard:
-            heard = self.heard.popleft()
-            control = heard.control
-            by_id.setdefault(control.request_id, []).append(heard)
-            place = control.place
-            if place is None or place[0] not in self._topics:
+    def _note_places(self, heard: list[Heard], assignments: Mapping[_PartitionKey, Assignment]) -> None:
+        for each in heard:
+            control = each.control
+            if control.topic not in self._topics or (place := control.place) is None:
                 continue
             key, offset = place[:2], place[2]
             assignment = assignments.get(key)
-            if assignment is not None and heard.is_awaited:
+            if assignment is not None and each.is_awaited:
                 self._say_at_once(control, assignment, offset)
             self._want(key, offset, control.request_id)
-        return by_id
 
     def _say_at_once(self, control: Control, assignment: Assignment, offset: int) -> None:
         """The owner alone knows what needs nothing to be done."""
@@ -111,7 +114,7 @@ class Unread:
             self._answer(control.action, control.request_id, ControlOutcome.ALREADY_HIGH)
 
     def _want(self, key: _PartitionKey, offset: int, request_id: str) -> None:
-        wanted = self._wanted.setdefault(key, {})
+        wanted = self._wanted.setdefault(key, OrderedDict())
         if offset not in wanted:
             self._wanted_count += 1
         wanted[offset] = request_id
@@ -120,12 +123,12 @@ class Unread:
             self._forget(oldest, next(iter(self._wanted[oldest])))
 
     def _forget(self, key: _PartitionKey, offset: int) -> str | None:
-        wanted = self._wanted.get(key, {})
-        request_id = wanted.pop(offset, None)
-        if request_id is not None:
-            self._wanted_count -= 1
-            if not wanted:
-                del self._wanted[key]
+        wanted = self._wanted.get(key)
+        if wanted is None or (request_id := wanted.pop(offset, None)) is None:
+            return None
+        self._wanted_count -= 1
+        if not wanted:
+            del self._wanted[key]
         return request_id
 
     def _ask(self, key: _PartitionKey, assignment: Assignment) -> None:
@@ -134,7 +137,7 @@ class Unread:
         for offset in list(self._wanted[key]):
             if not assignment.is_unread(offset):
                 self._forget(key, offset)  # whoever has it sees to it
-            elif (assignment, offset) not in self._asked:
+            elif (assignment, offset) not in self._asked and len(self._asked) < WANTED_MAX:
                 self._asked.add((assignment, offset))
                 self._fetcher.fetch(assignment, offset, self._fetched)
 

@@ -44,6 +44,9 @@ class Fetched:
     begins_at: int | None = None
 
 
+_Wanted = tuple[Assignment, int, deque[Fetched]]
+
+
 class Fetcher:
     """``make_consumer`` is called at the first fetch: most workers never need it."""
 
@@ -51,30 +54,26 @@ class Fetcher:
         self._make_consumer = make_consumer
         self._clock = clock
         self._consumer: FetchingConsumer | None = None
-        self._wanted: deque[tuple[Assignment, int, deque[Fetched]]] = deque()
+        self._came: deque[_Wanted] = deque()
+        self._wanted: dict[tuple[str, int], deque[_Wanted]] = {}
         self._asked = threading.Event()
 
     def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None:
         """Asks for a record; the answer is put into ``answers``, always."""
-        self._wanted.append((assignment, offset, answers))
+        self._came.append((assignment, offset, answers))
         self._asked.set()
 
     def step(self) -> None:
         """One round: a record of each partition that one is wanted of. Blocks for a moment, and never raises."""
+        for _ in range(len(self._came)):
+            one = self._came.popleft()
+            self._wanted.setdefault((one[0].topic, one[0].partition), deque()).append(one)
         if not self._wanted:
             self._asked.wait(IDLE_SECONDS)
             self._asked.clear()
             return
-        asked: dict[tuple[str, int], tuple[Assignment, int, deque[Fetched]]] = {}
-        later = []
-        for _ in range(len(self._wanted)):
-            one = self._wanted.popleft()
-            key = (one[0].topic, one[0].partition)
-            if key in asked:
-                later.append(one)
-            else:
-                asked[key] = one
-        self._wanted.extend(later)
+        asked = {key: of_partition.popleft() for key, of_partition in self._wanted.items()}
+        self._wanted = {key: of_partition for key, of_partition in self._wanted.items() if of_partition}
         found: dict[tuple[str, int], Record] = {}
         begins: dict[tuple[str, int], int] = {}
         try:

@@ -30,6 +30,10 @@ PENDING_RECORDS_MAX = 100_000
 COMMITTED_TIMEOUT_SECONDS = 2.0
 ASK_AGAIN_SECONDS = 0.5
 LISTEN_SECONDS_MAX = 10.0
+"""So long nothing may come of what the others said before a partition is opened without it."""
+
+FLOOD_SECONDS_MAX = 120.0
+"""So long it may come."""
 LOOK_SECONDS = 0.2
 """How often it is looked how far the partitions have come."""
 
@@ -249,7 +253,11 @@ class Ownership:
         for assignment in self.assignments.values():
             if assignment.opened:
                 continue
-            overdue = now - assignment.assigned_at > LISTEN_SECONDS_MAX
+            waited = now - assignment.assigned_at
+            # While it is read, what there is of it is waited for: after a flood of cancels there is much.
+            overdue = waited > LISTEN_SECONDS_MAX and (
+                now - self._peers.heard_at > LISTEN_SECONDS_MAX or waited > FLOOD_SECONDS_MAX
+            )
             if heard_until >= assignment.assigned_at or overdue:
                 assignment.opened = True
                 if overdue:

@@ -42,6 +42,11 @@ class Peers(Protocol):
         """All that was said before this moment (monotonic seconds) has been heard."""
         ...
 
+    @property
+    def heard_at(self) -> float:
+        """When something was last read that `heard_until` waits for (monotonic seconds)."""
+        ...
+
     def listen_until(self, now: float) -> None:
         """Asks for `heard_until` to reach ``now``."""
         ...

@@ -6,7 +6,7 @@ request twice, to whatever partition, is mostly caught; who needs certainty take
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from forebay_schemas.bounded import BoundedMap
 
 KNOWN_REQUESTS_MAX = 50_000
 KNOWN_SECONDS = 600.0
@@ -20,17 +20,14 @@ class KnownOutcomes:
     __slots__ = ("_reported",)
 
     def __init__(self) -> None:
-        self._reported: OrderedDict[_Key, float] = OrderedDict()
+        self._reported: BoundedMap[_Key, float] = BoundedMap(entries_max=KNOWN_REQUESTS_MAX)
 
     def __len__(self) -> int:
         return len(self._reported)
 
     def add(self, request_id: str, replay_count: int, now: float) -> None:
         """A terminal outcome of this request is durable."""
-        reported = self._reported
-        reported[request_id, replay_count] = now
-        if len(reported) > KNOWN_REQUESTS_MAX:
-            reported.popitem(last=False)
+        self._reported.put((request_id, replay_count), now)
 
     def has(self, request_id: str, replay_count: int, now: float) -> bool:
         """Whether a terminal outcome of this request is known."""

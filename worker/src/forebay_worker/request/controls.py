@@ -1,9 +1,11 @@
-"""What is wanted of requests: the cancels and expedites that were heard, by request id. Pure; one thread uses it."""
+"""Pending cancel and expedite commands, by request id. Pure; one thread uses it, another may fill ``heard``."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
+from forebay_schemas.bounded import BoundedMap
 from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_worker.request.work import Work
@@ -13,6 +15,9 @@ CONTROLS_MAX = 100_000
 
 CLOCKS_DIFFER_MS = 5_000
 """A request and the wish to cancel it may be stamped by brokers whose clocks differ."""
+
+HEARD_MAX = 10_000
+"""Whoever reads the control topic waits while so many are not taken in yet."""
 
 RECENT_MS = 60_000
 """Somebody may still wait for the answer to a wish that is no older."""
@@ -38,25 +43,41 @@ def concerns(action: ControlAction, stamped_ms: int, work: Work) -> bool:
 class Controls:
     """A wish concerns the requests of its id that were enqueued before it, wherever and whenever they are met."""
 
-    __slots__ = ("_fresh", "entries")
+    __slots__ = ("_fresh", "entries", "heard")
 
     def __init__(self) -> None:
-        self.entries: dict[str, _Entry] = {}
+        self.entries: BoundedMap[str, _Entry] = BoundedMap(entries_max=CONTROLS_MAX)
         """By request id, the one heard last at the end. Empty: nothing is wanted of any request."""
+        self.heard: deque[tuple[Control, int]] = deque()
+        """Where another thread puts records of the control topic, each with its stamp, for `take_heard`."""
         self._fresh: list[tuple[Control, int]] = []
+
+    def has_room(self) -> bool:
+        """Whether more may be put into ``heard``."""
+        return len(self.heard) < HEARD_MAX
+
+    def take_heard(self) -> None:
+        """Takes in what another thread has heard."""
+        heard, stamped_ms = self.heard, 0
+        while heard:
+            control, stamped_ms = heard.popleft()
+            self._note(control, stamped_ms)
+        self._forget_over(stamped_ms)
 
     def hear(self, control: Control, stamped_ms: int) -> None:
         """Takes in a record of the control topic. ``stamped_ms``: the broker's time on it."""
+        self._note(control, stamped_ms)
+        self._forget_over(stamped_ms)
+
+    def _note(self, control: Control, stamped_ms: int) -> None:
         entries = self.entries
-        entry = entries.pop(control.request_id, None) or _Entry()
+        entry = entries.get(control.request_id) or _Entry()
         if control.action is ControlAction.CANCEL:
             entry.cancel_ms = stamped_ms
         else:
             entry.expedite_ms = stamped_ms
-        entries[control.request_id] = entry
+        entries.put(control.request_id, entry)
         self._fresh.append((control, stamped_ms))
-        while len(entries) > CONTROLS_MAX or self._is_over(next(iter(entries.values())), stamped_ms):
-            del entries[next(iter(entries))]
 
     def take_fresh(self) -> list[tuple[Control, int]]:
         """What was heard since the last call, each with its stamp."""
@@ -78,6 +99,11 @@ class Controls:
         if entry is not None:
             entry.expedite_ms = 0
 
-    def _is_over(self, entry: _Entry, now_ms: int) -> bool:
-        """Whether no request that was there when it was said can still wait."""
-        return max(entry.cancel_ms, entry.expedite_ms) < now_ms - TTL_MS_MAX
+    def _forget_over(self, now_ms: int) -> None:
+        """Forgets those of which no request that was there when they were given can still wait."""
+        entries = self.entries
+        while entries:
+            oldest = entries.oldest()
+            if max(oldest.cancel_ms, oldest.expedite_ms) >= now_ms - TTL_MS_MAX:
+                break
+            entries.forget_oldest()
