@@ -25,13 +25,14 @@ from benchmarks.dead_letters import measure_dead_letters
 from benchmarks.latency import BLOCK_REQUESTS, measure_latency
 from benchmarks.memory import measure_memory
 from benchmarks.metrics import measure_metrics
+from benchmarks.outcomes import measure_outcomes
 from benchmarks.programs import ROOT
 from benchmarks.report import Findings
 from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls")
+PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes")
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -45,6 +46,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--waiting", type=_positive, default=1_000_000, help="records waiting while memory is watched")
     parser.add_argument("--letters", type=_positive, default=300_000, help="dead letters that are listed")
     parser.add_argument("--cancels", type=_positive, default=1_000_000, help="cancels that a worker starts before")
+    parser.add_argument("--theirs", type=_positive, default=200_000, help="results of others that a client passes over")
     return parser.parse_args(arguments)
 
 
@@ -62,7 +64,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = dead_letters = metrics = controls = None
+    throughput = latency = memory = dead_letters = metrics = controls = outcomes = None
     if wanted("throughput") or wanted("metrics"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
@@ -86,6 +88,8 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         )
     if wanted("controls"):
         controls = measure_controls(cluster, pool_name=pool("controls"), cancels=given.cancels, logs=logs, say=say)
+    if wanted("outcomes"):
+        outcomes = measure_outcomes(cluster, pool_name=pool("outcomes"), theirs=given.theirs, logs=logs, say=say)
     return Findings(
         throughput=throughput,
         latency=latency,
@@ -93,6 +97,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         dead_letters=dead_letters,
         metrics=metrics,
         controls=controls,
+        outcomes=outcomes,
     )
 
 

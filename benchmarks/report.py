@@ -12,6 +12,7 @@ from benchmarks.dead_letters import AUDIT_RECORDS, DeadLetterScans
 from benchmarks.latency import Latency
 from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
 from benchmarks.metrics import TENANTS, MetricsCost
+from benchmarks.outcomes import OutcomeWaits
 from benchmarks.throughput import Throughput
 
 THROUGHPUT_RATIO_MIN = 0.30
@@ -24,6 +25,8 @@ DEAD_LETTERS_RSS_MB_MAX = 150.0
 METRICS_COST_RATIO_MAX = 0.03
 METRICS_SCRAPE_MS_MAX = 50.0
 CONTROL_START_SECONDS_MAX = 10.0
+OUTCOME_WAIT_RATIO_MAX = 2.0
+OUTCOME_GROWTH_MB_MAX = 50.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class Findings:
     dead_letters: DeadLetterScans | None = None
     metrics: MetricsCost | None = None
     controls: ControlStart | None = None
+    outcomes: OutcomeWaits | None = None
 
     def broken_promises(self) -> list[str]:
         """One sentence for each promise that was not kept."""
@@ -68,6 +72,10 @@ class Findings:
             broken.append(f"{six.skipped} partitions were opened before all cancels were read, promised is none")
         if six and six.most_mb >= RSS_MB_MAX:
             broken.append(f"control_start_rss_mb is {six.most_mb:.0f}, promised is under {RSS_MB_MAX:.0f}")
+        if (seven := self.outcomes) and seven.ratio > OUTCOME_WAIT_RATIO_MAX:
+            broken.append(f"outcome_wait_ratio is {seven.ratio:.2f}, promised is at most {OUTCOME_WAIT_RATIO_MAX}")
+        if seven and seven.grown_mb >= OUTCOME_GROWTH_MB_MAX:
+            broken.append(f"outcome_growth_mb is {seven.grown_mb:.1f}, promised is under {OUTCOME_GROWTH_MB_MAX:.0f}")
         return broken
 
     def as_json(self) -> dict[str, Any]:
@@ -103,6 +111,10 @@ class Findings:
             found["control_start_seconds"] = round(six.extra_seconds, 2)
             found["control_start_rss_mb"] = round(six.most_mb, 1)
             details["controls"] = asdict(six)
+        if seven := self.outcomes:
+            found["outcome_wait_ratio"] = round(seven.ratio, 3)
+            found["outcome_growth_mb"] = round(seven.grown_mb, 1)
+            details["outcomes"] = asdict(seven)
         return {**found, "broken_promises": self.broken_promises(), "details": details}
 
     def as_table(self) -> Table:
@@ -161,4 +173,14 @@ class Findings:
             promised = f"< {CONTROL_START_SECONDS_MAX:.0f}"
             table.add_row(name, f"{six.without:.1f}", f"{six.with_cancels:.1f}", f"{six.extra_seconds:+.1f}", promised)
             table.add_row("  resident MB meanwhile", "", f"{six.most_mb:.0f}", "", f"< {RSS_MB_MAX:.0f}")
+        if seven := self.outcomes:
+            fresh, later = sorted(seven.fresh_ms), sorted(seven.later_ms)
+            table.add_row(
+                f"ms to an outcome, after {seven.theirs:,} of others",
+                f"{fresh[len(fresh) // 2]:.1f}",
+                f"{later[len(later) // 2]:.1f}",
+                f"×{seven.ratio:.2f}",
+                f"≤ ×{OUTCOME_WAIT_RATIO_MAX:.0f}",
+            )
+            table.add_row("  resident MB more", "", f"{seven.grown_mb:+.1f}", "", f"< {OUTCOME_GROWTH_MB_MAX:.0f}")
         return table

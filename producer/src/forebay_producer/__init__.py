@@ -3,8 +3,10 @@
 with Producer(bootstrap_servers="127.0.0.1:9092", pool="default") as producer:
     accepted = producer.submit({"biz_type": "chat_completion", "priority": "high", "payload": {...}})
     accepted.expedite()  # or accepted.cancel()
-    result = producer.outcome(accepted.request_id, timeout_seconds=30)
+    result = accepted.outcome(timeout_seconds=30)
 """
+
+from importlib.metadata import version
 
 from forebay_producer.client.client import Handle, Producer
 from forebay_producer.client.control_client import ControlAnswer
@@ -33,6 +35,8 @@ from forebay_schemas.errors import (
     UsageError,
 )
 
+__version__ = version("forebay-producer")
+
 __all__ = [
     "BrokerUnreachableError",
     "ControlAction",
@@ -59,4 +63,5 @@ __all__ = [
     "Submitted",
     "TopicMissingError",
     "UsageError",
+    "__version__",
 ]

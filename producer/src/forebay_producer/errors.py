@@ -61,3 +61,10 @@ class RecordTooLargeError(ProducerError, UsageError):
         )
         self.record_bytes = record_bytes
         self.bytes_max = bytes_max
+
+
+def as_argument(error: UsageError) -> UsageError:
+    """The same error, naming the setting as it was typed in Python: --kafka-properties is kafka_properties there."""
+    if not error.field.startswith("--"):
+        return error
+    return UsageError(error.field.removeprefix("--").replace("-", "_"), error.problem, fix=error.fix)

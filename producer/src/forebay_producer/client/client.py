@@ -16,13 +16,14 @@ import structlog
 
 from forebay_producer.client.codecs import make_codecs
 from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.follow import follow, no_outcome
 from forebay_producer.client.metrics import ProducerMetrics
-from forebay_producer.client.outcome_watch import OutcomeWatch
+from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
 from forebay_producer.client.prepare import prepare
-from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
+from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.client.tracing import make_tracing
-from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, ProducerClosedError
+from forebay_producer.errors import ProducerClosedError, as_argument
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.contract.control import ControlAction
@@ -30,10 +31,9 @@ from forebay_schemas.contract.envelope import Codec, Request
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ForebayError, UsageError
+from forebay_schemas.kafka.connection import no_answer
+from forebay_schemas.kafka.diagnosis import why_refused
 from forebay_schemas.runtime.settings import load_settings
-
-# An outcome cannot be written before its request, but the brokers' clocks may differ by a little.
-_CLOCK_MARGIN_MS: Final = 5_000
 
 # So many records between two looks at the delivery reports: each look costs 2 microseconds.
 _BATCH_POLL_RECORDS: Final = 500
@@ -59,6 +59,10 @@ class Handle(Submitted, frozen=True, gc=False, kw_only=True):
         """As `Producer.expedite`."""
         return self.producer.expedite(self, wait_seconds=wait_seconds)
 
+    def outcome(self, *, timeout_seconds: float) -> Result:
+        """As `Producer.outcome`."""
+        return self.producer.outcome(self, timeout_seconds=timeout_seconds)
+
 
 class Producer:
     """Submits requests to a pool and waits for their outcomes. Thread-safe; use it as a context manager.
@@ -80,15 +84,17 @@ class Producer:
         clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         flags = {"bootstrap_servers": bootstrap_servers, "pool": pool, "kafka_properties": kafka_properties}
-        if settings is None:
-            settings = load_settings(ProducerSettings, flags=flags, config=None)
-        elif any(value is not None for value in flags.values()):
+        if settings is not None and any(value is not None for value in flags.values()):
             raise UsageError("settings", "came with other arguments", fix="give settings, or the single arguments")
+        try:
+            settings = settings or load_settings(ProducerSettings, flags=flags, config=None)
+            self._connection = settings.connection()
+            self._pool = settings.pool_topics()
+            settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
+        except UsageError as error:
+            raise as_argument(error) from None
         self._clock = clock
-        self._connection = settings.connection()
-        self._pool = settings.pool_topics()
         self._metrics = ProducerMetrics() if metrics is None else metrics
-        settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
         self._settings = settings
         self._codecs: Mapping[Tier, Codec] | None = None
         self._delivery_seconds = settings.delivery_timeout_seconds
@@ -99,12 +105,19 @@ class Producer:
         self._single = self._make_sender(linger_ms=0)
         self._reports = ReportServer(self._single)
         self._bulk: Sender | None = None
-        self._watch: OutcomeWatch | None = None
         self._desk: ControlDesk | None = None
         self._desk_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
+        connection, pool_topics = self._connection, self._pool
+        self._watch = OutcomeWatch(
+            lambda since_ms, open_seconds: ResultsReader(
+                connection, pool=pool_topics, since_ms=since_ms, clock=clock, open_seconds=open_seconds
+            ),
+            clock=clock,
+        )
+        weakref.finalize(self, self._watch.close)
         # Without a close(): at the garbage collection or the interpreter's exit at the latest.
         self._stop_reports = weakref.finalize(self, self._reports.stop)
 
@@ -124,13 +137,20 @@ class Producer:
         self._require_codecs()
 
     def submit(
-        self, request: Request | Mapping[str, Any], *, tier: Tier | str | None = None, traceparent: str | None = None
+        self,
+        request: Request | Mapping[str, Any],
+        *,
+        tier: Tier | str | None = None,
+        traceparent: str | None = None,
+        timeout_seconds: float | None = None,
     ) -> Handle:
         """Sends one request and returns once the broker has it on all in-sync replicas.
 
         ``request`` is the envelope; ``request_id`` and the deadline are filled in when missing, and what is no field of
         the envelope is sent along. ``tier`` says what ``priority`` does not. Waits while the local queue is full.
         ``traceparent``: the trace that it belongs to, instead of the caller's own where OpenTelemetry is in use.
+        ``timeout_seconds``: how long it may take in all, at most as long as the setting ``delivery_timeout_seconds``,
+        which it is unless given.
 
         Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for a request that
         cannot be; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement came in
@@ -139,16 +159,20 @@ class Producer:
         """
         self._check_usable()
         done = threading.Event()
+        seconds = self._delivery_seconds if timeout_seconds is None else min(timeout_seconds, self._delivery_seconds)
+        give_up_at = self._single.give_up_at(seconds)
         try:
             codecs = self._require_codecs()
             prepared = prepare(request, tier=tier, traceparent=traceparent, codecs=codecs, now_ms=self._clock.wall_ms())
-            self._single.require_topics()
-            pending = self._single.send(prepared, done=done)
+            self._single.require_topics(give_up_at=give_up_at)
+            self._watch.submitting(prepared.request_id)
+            pending = self._single.send(prepared, done=done, give_up_at=give_up_at)
         except ForebayError as error:
             self._metrics.failed(self._pool.name, error.reason)
             raise
         self._reports.wake()
-        done.wait()
+        if not done.wait(max(0.0, give_up_at - self._clock.monotonic())):
+            raise self._single.no_answer(seconds)  # counted when the client reports on it
         assert pending.outcome is not None
         if isinstance(pending.outcome, ForebayError):
             raise pending.outcome
@@ -168,6 +192,7 @@ class Producer:
         for number, request in enumerate(requests, start=1):
             try:
                 prepared = prepare(request, tier=tier, traceparent=None, codecs=codecs, now_ms=self._clock.wall_ms())
+                self._watch.submitting(prepared.request_id)
                 sent.append(sender.send(prepared))
             except ForebayError as error:
                 self._metrics.failed(self._pool.name, error.reason)
@@ -183,7 +208,8 @@ class Producer:
         ``request`` is what `submit` returned, or an id alone: that is found by whoever holds it, or as soon as it is
         read. With ``wait_seconds`` 0 it returns once the wish is on all in-sync replicas, and says nothing of outcomes.
 
-        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: nothing was asked for.
+        Raises ``UsageError`` for what is no request id; ``TopicMissingError``, ``BrokerUnreachableError`` and
+        ``KafkaFailedError``: nothing was asked for.
         """
         return self.control_batch(ControlAction.CANCEL, [request], wait_seconds=wait_seconds)[0]
 
@@ -198,7 +224,10 @@ class Producer:
         *,
         wait_seconds: float = CONTROL_WAIT_SECONDS,
     ) -> list[ControlAnswer]:
-        """As `cancel` or `expedite`, for many at once; the answers are in the requests' order."""
+        """As `cancel` or `expedite`, for many at once; the answers are in the requests' order.
+
+        With ``UsageError`` none of them was asked for; when the brokers fail, some may have been.
+        """
         targets = [
             Target(request)
             if isinstance(request, str)
@@ -214,73 +243,88 @@ class Producer:
         return self._desk.ask(action, targets, wait_seconds=wait_seconds)
 
     def outcome(
-        self, request_id: str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
+        self, request: Submitted | str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
     ) -> Result:
         """The request's first outcome, waited for if need be; ``replay_count`` 1 for that of its first replay.
 
-        Looks from this producer's first submit on. For a request that somebody else submitted, ``since_ms`` (epoch
-        milliseconds on the brokers' clock) is a time at or before its submit.
+        ``request`` is what `submit` returned, or an id. Looks from the request's submit on; of a request that somebody
+        else submitted only its handle tells that time, or ``since_ms`` (epoch milliseconds on the brokers' clock): a
+        time at or before its submit. What others submit makes no wait longer, but the outcome of a request that this
+        producer has not submitted, or 100,000 requests ago, is searched for in the topic from that time on.
 
-        Raises ``OutcomeTimeoutError``; ``UsageError`` when nothing was submitted and ``since_ms`` is not given;
-        ``TopicMissingError`` and ``BrokerUnreachableError`` at the first call.
+        Raises ``OutcomeTimeoutError``; ``UsageError`` when it is not known where to begin; ``TopicMissingError``;
+        ``BrokerUnreachableError`` when no broker has answered in that time.
         """
         self._check_usable()
-        since_ms = self._since(since_ms)
-        watch = self._watch_from(since_ms)
-        asked = (request_id, replay_count)
-        if since_ms < watch.since_ms or watch.may_have_forgotten(asked):
-            return next(
-                self._follow(
-                    [request_id], timeout_seconds=timeout_seconds, since_ms=since_ms, replay_count=replay_count
-                )
-            )
+        request_id = _id_of(request)
+        begins_ms = self._since([request], since_ms)
         with self._metrics.awaiting(self._pool.name):
-            value = watch.wait(asked, timeout_seconds=timeout_seconds)
+            value = self._watch.wait(
+                (request_id, replay_count),
+                since_ms=begins_ms,
+                timeout_seconds=timeout_seconds,
+                look_back=since_ms is not None,
+            )
         if value is None:
             self._metrics.timed_out(self._pool.name)
-            raise _no_outcome([request_id], timeout_seconds)
+            if not self._watch.is_open and (why := why_refused(self._connection.bootstrap_servers)):
+                raise no_answer(self._connection, doing="reading results", why=why)
+            raise no_outcome([request_id], timeout_seconds)
         result = decode_result(value)
         self._metrics.outcome(self._pool.name, result.status)
         return result
 
     def outcomes(
-        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int | None = None
+        self, requests: Collection[Submitted | str] | None, *, timeout_seconds: float, since_ms: int | None = None
     ) -> Iterator[Result]:
         """The first outcome of each request as it comes, until all are there; ``since_ms`` as for `outcome`.
 
-        ``request_ids`` None: of every request of the pool, and of every replay, until the timeout. A request that is
+        Looks from the earliest of their submits on.
+
+        ``requests`` None: of every request of the pool, and of every replay, until the timeout. A request that is
         executed again after so many others that its first outcome is forgotten (200,000) is then told twice. The
         iterator reads the topic itself, so what is not taken from it costs no memory.
 
         Raises ``OutcomeTimeoutError`` when some did not come in time, else as `outcome`.
         """
         self._check_usable()
-        since_ms = self._since(since_ms)
-        return self._follow(request_ids, timeout_seconds=timeout_seconds, since_ms=since_ms, replay_count=0)
+        return follow(
+            self._connection,
+            pool=self._pool,
+            request_ids=None if requests is None else {_id_of(one) for one in requests},
+            since_ms=self._since(requests, since_ms),
+            timeout_seconds=timeout_seconds,
+            metrics=self._metrics,
+            clock=self._clock,
+        )
 
-    def close(self) -> list[str]:
+    def close(self, *, timeout_seconds: float | None = None) -> list[str]:
         """Sends what is still queued; returns the ids of requests that were not acknowledged, and logs their number.
 
-        Waits for acknowledgements as long as the delivery timeout at most. May be called again.
+        Waits for acknowledgements as long as the delivery timeout at most, or for ``timeout_seconds``. May be called
+        again.
         """
+        give_up_at = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         with self._lock:
             if self._closed or self._pid != os.getpid():
                 return []
             self._closed = True
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close(timeout_seconds=timeout_seconds)
         if self._desk is not None:
             self._desk.close()
         self._stop_reports()
-        undelivered = self._single.close()
-        if self._bulk is not None:
-            undelivered += self._bulk.close()
+        undelivered: list[str] = []
+        for sender in (self._single, self._bulk):
+            if sender is not None:
+                left = None if give_up_at is None else max(0.0, give_up_at - self._clock.monotonic())
+                undelivered += sender.close(timeout_seconds=left)
         self._stop_tracing()
         if undelivered:
             _log.warning("closed with requests not acknowledged", requests=len(undelivered))
         return undelivered
 
     def _handle(self, submitted: Submitted) -> Handle:
+        self._watch.acknowledged(submitted.request_id, submitted.enqueued_at)
         return Handle(
             request_id=submitted.request_id,
             topic=submitted.topic,
@@ -321,9 +365,14 @@ class Producer:
         if self._closed:
             raise ProducerClosedError("the producer is closed")
 
-    def _since(self, since_ms: int | None) -> int:
+    def _since(self, requests: Collection[Submitted | str] | None, since_ms: int | None) -> int:
+        """Where the results topic is to be read from for them; None for all requests."""
         if since_ms is not None:
             return since_ms
+        begins = [] if requests is None else [self._submitted_ms(one) for one in requests]
+        known = [one for one in begins if one is not None]
+        if known and len(known) == len(begins):
+            return min(known)
         own = self._own_since()
         if own is None:
             raise UsageError(
@@ -331,60 +380,20 @@ class Producer:
                 "is missing, and this producer has submitted nothing",
                 fix="give a time before the request was submitted, in epoch milliseconds; 0 = search the whole topic",
             )
-        return own
+        return min([own, *known])
+
+    def _submitted_ms(self, request: Submitted | str) -> int | None:
+        """A time at or before the request's submit, on the brokers' clock; None where it is not known."""
+        if isinstance(request, str):
+            return self._watch.since_ms(request)
+        return max(0, request.enqueued_at - CLOCK_MARGIN_MS)
 
     def _own_since(self) -> int | None:
         """Before this producer's first submit, on the brokers' clock; None when there was none."""
         senders = [sender for sender in (self._single, self._bulk) if sender is not None]
         firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
-        return min(firsts) - _CLOCK_MARGIN_MS if firsts else None
-
-    def _watch_from(self, since_ms: int) -> OutcomeWatch:
-        with self._lock:
-            self._check_usable()
-            if self._watch is None:
-                # Whoever asks first, the watch is for all: it must not begin after this producer's own requests.
-                own = self._own_since()
-                since_ms = since_ms if own is None else min(since_ms, own)
-                reader = ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock)
-                self._watch = OutcomeWatch(reader, since_ms=since_ms)
-                weakref.finalize(self, self._watch.close)
-            return self._watch
-
-    def _follow(
-        self, request_ids: Collection[str] | None, *, timeout_seconds: float, since_ms: int, replay_count: int
-    ) -> Iterator[Result]:
-        give_up_at = self._clock.monotonic() + timeout_seconds
-        missing = None if request_ids is None else set(request_ids)
-        firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
-        if missing is not None and not missing:
-            return
-        pool = self._pool.name
-        with (
-            self._metrics.awaiting(pool),
-            ResultsReader(self._connection, pool=self._pool, since_ms=since_ms, clock=self._clock) as reader,
-        ):
-            while (left_seconds := give_up_at - self._clock.monotonic()) > 0:
-                for result, _ in reader.read(timeout_seconds=min(left_seconds, 0.2)):
-                    if missing is None:
-                        if firsts.is_first(result.request_id, result.replay_count):
-                            self._metrics.outcome(pool, result.status)
-                            yield result
-                    elif result.request_id in missing and result.replay_count == replay_count:
-                        missing.remove(result.request_id)
-                        self._metrics.outcome(pool, result.status)
-                        yield result
-                        if not missing:
-                            return
-        if missing:
-            self._metrics.timed_out(pool)
-            raise _no_outcome(sorted(missing), timeout_seconds)
+        return min(firsts) - CLOCK_MARGIN_MS if firsts else None
 
 
-def _no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:
-    named = missing[0] if len(missing) == 1 else f"{len(missing):,} requests, {missing[0]} among them,"
-    return OutcomeTimeoutError(
-        f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog. "
-        f"{SENT_BEFORE_HINT} {missing[0]}",
-        missing=missing,
-    )
+def _id_of(request: Submitted | str) -> str:
+    return request if isinstance(request, str) else request.request_id

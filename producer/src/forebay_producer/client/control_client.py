@@ -24,6 +24,7 @@ from forebay_schemas.contract.control import (
     decode_controlled,
     encode_control,
 )
+from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, is_request_id, shown
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import ForebayError, UsageError
@@ -101,17 +102,23 @@ class ControlDesk:
     def ask(self, action: ControlAction, targets: Sequence[Target], *, wait_seconds: float) -> list[ControlAnswer]:
         """Writes down what is wanted of each request, and gives for each what a worker answered within the time.
 
-        Raises ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError``: it is not written down; and
-        ``UsageError`` for a place in which no request of the pool can have been submitted.
+        Raises ``UsageError`` for what is no request id and for a place in which no request of the pool can have been
+        submitted, before anything is written down; ``TopicMissingError``, ``BrokerUnreachableError`` and
+        ``KafkaFailedError`` when it is not, or, of several, not all.
         """
-        _check_places(targets, self._pool)
+        _check(targets, self._pool)
         if not self._topics_exist:
             for topic, operation in (
                 (self._pool.control, Operation.WRITE),
                 (self._pool.coordination, Operation.READ),
             ):
                 require_topics(
-                    self._client, [topic], connection=self._connection, pool=self._pool.name, operation=operation
+                    self._client,
+                    [topic],
+                    connection=self._connection,
+                    pool=self._pool.name,
+                    operation=operation,
+                    timeout_seconds=min(METADATA_TIMEOUT_SECONDS, self._delivery_seconds),
                 )
             self._topics_exist = True
         if wait_seconds <= 0:
@@ -157,9 +164,15 @@ class ControlDesk:
             raise as_forebay_error(failure, connection=self._connection, doing=f"writing to {topic}", needs=needs)
 
 
-def _check_places(targets: Sequence[Target], pool: Pool) -> None:
+def _check(targets: Sequence[Target], pool: Pool) -> None:
     submitted_to = [pool.requests(tier) for tier in TIERS]
     for target in targets:
+        if not is_request_id(target.request_id):
+            raise UsageError(
+                "request_id",
+                f"is {shown(target.request_id)}",
+                fix=f"give 1 to {REQUEST_ID_CHARS_MAX} printable characters, or what submit returned",
+            )
         if target.topic is not None and target.topic not in submitted_to:
             raise UsageError(
                 "place",

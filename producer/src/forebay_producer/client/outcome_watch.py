@@ -1,117 +1,347 @@
-"""Follows the results topic for callers that wait for single requests. Owns a thread, which owns the reader."""
+"""Outcomes of single requests, for callers that wait for them: only those of one's own requests are kept.
+
+Owns two threads, each with a reader of its own: one follows what is written to the results topic, the other, which is
+started when it is needed, looks up what was written before. Results of others are told by their key and never decoded.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from forebay_producer.client.results_reader import ReadResult, ResultsReader
+from forebay_producer.client.results_reader import ReadResult
 from forebay_producer.errors import ProducerClosedError
-from forebay_schemas.errors import ForebayError
+from forebay_schemas.bounded import BoundedMap
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
-KEPT_COUNT_MAX: Final = 200_000
+KEPT_COUNT_MAX: Final = 100_000
+"""So many outcomes of own requests are kept, in so many bytes together. What is forgotten is looked up again."""
 
-_WAIT_SECONDS: Final = 0.2
+OWN_IDS_MAX: Final = 100_000
+"""So many requests are remembered whose outcome has not come yet: 20 MB. Of others the topic is asked."""
 
+RECENT_MS: Final = 60_000
+"""The follower begins so long ago: with what is waited for most, and without reading what others wrote for hours."""
+
+CLOCK_MARGIN_MS: Final = 5_000
+"""An outcome cannot be written before its request, but the brokers' clocks may differ by a little."""
+
+JOIN_SECONDS_MAX: Final = 2.0
+"""A thread that is stuck in a question to the brokers is left behind after so long."""
+
+_FOLLOWED: Final = 1 << 62
+"""As a request's time: it was submitted while results were being followed."""
+
+_OPEN_SECONDS: Final = 2.0
+_REOPEN_SECONDS: Final = 10.0
+"""The first try is a short one: whoever waits for five seconds is told why it was in vain."""
+
+_READ_SECONDS: Final = 0.2
 
 Asked = tuple[str, int]
+"""A request id and the number of its replay, 0 for the request as it was submitted."""
+
+
+class Reader(Protocol):
+    """What is used of `ResultsReader` here."""
+
+    def read(self, *, timeout_seconds: float, wanted: Callable[[bytes | None], bool] | None) -> list[ReadResult]: ...
+    def caught_up(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class _Wait:
+    """What all who wait for one outcome share. ``late``: an outcome that came while an earlier one is looked for."""
+
+    callers: int = 0
     done: threading.Event = field(default_factory=threading.Event)
     value: bytes | None = None
+    late: bytes | None = None
+    failure: ForebayError | None = None
 
 
 class OutcomeWatch:
-    """Hands each awaited request its first outcome, and keeps the latest outcomes for those who ask later.
+    """Hands each awaited request its first outcome, and keeps those of own requests for who asks later.
 
-    An ``Asked`` is a request id and the number of its replay, 0 for the request as it was submitted.
-    Kept are at most ``KEPT_COUNT_MAX`` record values of ``KEPT_BYTES_MAX`` together; older ones are forgotten.
-    ``since_ms`` is where ``reader`` began. Thread-safe. Must be closed.
+    ``make_reader`` opens a reader from a time on (epoch milliseconds on the brokers' clock; None: from now on), within
+    so many seconds. No thread runs before the first `wait`. Thread-safe. Must be closed.
     """
 
-    def __init__(self, reader: ResultsReader, *, since_ms: int) -> None:
-        self.since_ms = since_ms
-        self._reader = reader
+    def __init__(self, make_reader: Callable[[int | None, float], Reader], *, clock: Clock) -> None:
+        self._make_reader = make_reader
+        self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[Asked, bytes] = {}
+        # By key, since when an outcome can lie in the topic; 0 where that is not known.
+        self._own: BoundedMap[bytes, int] = BoundedMap(entries_max=OWN_IDS_MAX)
+        self._acknowledged: tuple[int, float] | None = None
+        self._kept: OrderedDict[Asked, bytes] = OrderedDict()
         self._kept_bytes = 0
-        self._forgot = False
-        self._waiting: dict[Asked, list[_Waiter]] = {}
-        self._failure: ForebayError | None = None
+        self._waiting: dict[Asked, _Wait] = {}
+        self._waiting_keys: dict[bytes, int] = {}
+        self._follower: threading.Thread | None = None
+        self._followed_from = _FOLLOWED
+        self._opened = threading.Event()
+        self._searcher: threading.Thread | None = None
+        self._to_search: dict[Asked, int] = {}
+        self._searching: dict[Asked, int] = {}
+        self._wake = threading.Event()
+        self._trouble: ForebayError | None = None
         self._stopping = threading.Event()
-        # A daemon, so that an owner that forgets to close it does not keep its process alive.
-        self._thread = threading.Thread(target=self._run, name="forebay-producer-outcomes", daemon=True)
-        self._thread.start()
 
-    def may_have_forgotten(self, asked: Asked) -> bool:
-        """Whether the request's outcome may have been read and forgotten: then only the topic itself can tell."""
+    @property
+    def is_open(self) -> bool:
+        """Whether brokers have answered, and results are followed."""
+        return self._opened.is_set()
+
+    def submitting(self, request_id: str) -> None:
+        """A request of one's own is about to be sent."""
         with self._lock:
-            return self._forgot and asked not in self._kept
+            if (request_id, 0) in self._kept:
+                return  # sent again: its first outcome stands
+            since_ms = self._acknowledged[0] - CLOCK_MARGIN_MS if self._acknowledged is not None else 0
+            self._own.put(_key(request_id), _FOLLOWED if self._opened.is_set() else since_ms)
 
-    def wait(self, asked: Asked, *, timeout_seconds: float) -> bytes | None:
-        """The record value of the request's first outcome; None when none came in time.
+    def acknowledged(self, request_id: str, enqueued_at: int) -> None:
+        """The broker has it. ``enqueued_at``: epoch milliseconds on its clock."""
+        key = _key(request_id)
+        with self._lock:
+            if self._acknowledged is None or enqueued_at > self._acknowledged[0]:
+                self._acknowledged = (enqueued_at, self._clock.monotonic())
+            # Once results are followed no time changes: what was read of the request before was judged by it.
+            if not self._opened.is_set() and self._own.get(key, _FOLLOWED) != _FOLLOWED:
+                self._own[key] = enqueued_at - CLOCK_MARGIN_MS
 
-        Raises what stopped the reading, ``ProducerClosedError`` when that was `close`.
+    def since_ms(self, request_id: str) -> int | None:
+        """Since when the outcome of an own request can lie in the topic; None where only its sender may know."""
+        with self._lock:
+            since_ms = self._own.get(_key(request_id), 0)
+        return since_ms if 0 < since_ms < _FOLLOWED else None
+
+    def wait(self, asked: Asked, *, since_ms: int, timeout_seconds: float, look_back: bool = False) -> bytes | None:
+        """The record value of the first outcome that was written after ``since_ms``; None when none came in time.
+
+        ``look_back``: an own request may have been sent before as well. Raises what keeps results from being read;
+        ``ProducerClosedError`` after `close`.
         """
-        waiter = _Waiter()
+        key = _key(asked[0])
         with self._lock:
+            if self._stopping.is_set():
+                raise _closed()
             if (value := self._kept.get(asked)) is not None:
                 return value
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-            self._waiting.setdefault(asked, []).append(waiter)
-        waiter.done.wait(timeout_seconds)
+            self._start_following()
+            wait = self._waiting.get(asked)
+            if wait is None:
+                wait = self._waiting[asked] = _Wait()
+                self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
+            wait.callers += 1
+            is_followed = asked[1] == 0 and self._own.get(key, 0) >= self._followed_from
+            if look_back or not is_followed:
+                self._search(asked, since_ms)
+        wait.done.wait(timeout_seconds)
         with self._lock:
-            if waiter.value is not None:
-                return waiter.value
-            others = self._waiting.get(asked, [])
-            if waiter in others:
-                others.remove(waiter)
-                if not others:
-                    del self._waiting[asked]
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
-        return None
+            wait.callers -= 1
+            if not wait.callers:
+                self._take_out(asked, wait)
+            trouble = wait.failure or self._trouble
+        if wait.value is None and trouble is not None:
+            raise trouble.with_traceback(None)
+        return wait.value
 
-    def close(self) -> None:
-        """Ends the thread and everybody's waiting. May be called again."""
-        self._stopping.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+    def close(self, *, timeout_seconds: float | None = None) -> None:
+        """Ends the threads and everybody's waiting, in `JOIN_SECONDS_MAX` at most. May be called again."""
+        seconds = JOIN_SECONDS_MAX if timeout_seconds is None else min(timeout_seconds, JOIN_SECONDS_MAX)
+        give_up_at = self._clock.monotonic() + seconds
+        with self._lock:
+            self._stopping.set()
+            self._fail(list(self._waiting), _closed())
+        self._wake.set()
+        for thread in (self._follower, self._searcher):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(0.0, give_up_at - self._clock.monotonic()))
 
-    def _run(self) -> None:
-        failure: ForebayError = ProducerClosedError("the producer was closed")
-        try:
-            while not self._stopping.is_set():
-                found = self._reader.read(timeout_seconds=_WAIT_SECONDS)
-                if found:
-                    with self._lock:
-                        self._take(found)
-        except ForebayError as error:
-            failure = error
-        finally:
-            self._reader.close()
-            with self._lock:
-                self._failure = failure
-                for waiters in self._waiting.values():
-                    for waiter in waiters:
-                        waiter.done.set()
+    # All from here to the threads is called with the lock held.
 
-    def _take(self, found: list[ReadResult]) -> None:
+    def _start_following(self) -> None:
+        if self._follower is not None:
+            return
+        since_ms: int | None = None
+        if self._acknowledged is not None:
+            enqueued_at, at = self._acknowledged
+            now_ms = enqueued_at + int((self._clock.monotonic() - at) * 1000)
+            since_ms = now_ms - RECENT_MS
+            if self._own:
+                since_ms = max(since_ms, self._own.oldest() - CLOCK_MARGIN_MS)
+        self._followed_from = _FOLLOWED if since_ms is None else since_ms
+        # Daemons, so that an owner that forgets to close them does not keep its process alive.
+        self._follower = threading.Thread(
+            target=self._follow, args=(since_ms,), name="forebay-producer-outcomes", daemon=True
+        )
+        self._follower.start()
+
+    def _search(self, asked: Asked, since_ms: int) -> None:
+        if self._searching.get(asked, since_ms + 1) <= since_ms:
+            return
+        self._to_search[asked] = min(since_ms, self._to_search.get(asked, since_ms))
+        if self._searcher is None:
+            self._searcher = threading.Thread(target=self._search_all, name="forebay-producer-lookups", daemon=True)
+            self._searcher.start()
+        self._wake.set()
+
+    def _take(self, found: list[ReadResult], *, searched_from: int | None) -> None:
+        """Takes in results in the order in which they lie. ``searched_from``: None for those that are followed."""
         for result, value in found:
-            asked = (result.request_id, result.replay_count)
+            asked, key = (result.request_id, result.replay_count), _key(result.request_id)
             if asked in self._kept:
                 continue
-            for waiter in self._waiting.pop(asked, ()):
-                waiter.value = value
-                waiter.done.set()
-            self._kept[asked] = value
-            self._kept_bytes += len(value)
+            known_from = self._followed_from if searched_from is None else searched_from
+            is_own = asked[1] == 0 and self._own.get(key, -1) >= known_from
+            is_searched = asked in self._searching or asked in self._to_search
+            wait = self._waiting.get(asked)
+            if searched_from is None and is_searched:
+                if wait is not None and wait.late is None:
+                    wait.late = value
+            elif is_own or (wait is not None and (searched_from is None or asked in self._searching)):
+                self._settle(asked, value)
+
+    def _settle(self, asked: Asked, value: bytes) -> None:
+        wait = self._waiting.get(asked)
+        if wait is not None:
+            wait.value = value
+            self._take_out(asked, wait)
+            wait.done.set()
+        if asked[1] == 0:
+            self._own.pop(_key(asked[0]), None)
+        self._kept[asked] = value
+        self._kept_bytes += len(value)
         while self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_COUNT_MAX:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= len(self._kept.pop(oldest))
-            self._forgot = True
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+
+    def _take_out(self, asked: Asked, wait: _Wait) -> None:
+        if self._waiting.get(asked) is not wait:
+            return
+        del self._waiting[asked]
+        self._to_search.pop(asked, None)
+        self._searching.pop(asked, None)
+        key = _key(asked[0])
+        self._waiting_keys[key] -= 1
+        if not self._waiting_keys[key]:
+            del self._waiting_keys[key]
+
+    def _fail(self, those: list[Asked], failure: ForebayError) -> None:
+        for asked in those:
+            wait = self._waiting[asked]
+            wait.failure = failure
+            self._take_out(asked, wait)
+            wait.done.set()
+
+    # The threads.
+
+    def _is_wanted(self, key: bytes | None) -> bool:
+        # Without the lock: each is one look into a dictionary.
+        return key in self._waiting_keys or key in self._own
+
+    def _follow(self, since_ms: int | None) -> None:
+        try:
+            reader = self._open(since_ms)
+            if reader is None:
+                return
+            try:
+                with self._lock:
+                    self._opened.set()
+                while not self._stopping.is_set():
+                    found = reader.read(timeout_seconds=_READ_SECONDS, wanted=self._is_wanted)
+                    if found:
+                        with self._lock:
+                            self._take(found, searched_from=None)
+            finally:
+                reader.close()
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody is to wait for what is not read
+            with self._lock:
+                self._fail(list(self._waiting), _as_forebay_error(error))
+                # Who asks next has it begun anew, and what was read meanwhile by nobody is looked up.
+                self._follower = None
+                self._opened.clear()
+                self._followed_from = _FOLLOWED
+                for key in [key for key, since in self._own.items() if since == _FOLLOWED]:
+                    self._own[key] = 0
+
+    def _open(self, since_ms: int | None) -> Reader | None:
+        """A reader, tried for until there is one; None when that is not wanted any more."""
+        open_seconds = _OPEN_SECONDS
+        while not self._stopping.is_set():
+            try:
+                reader = self._make_reader(since_ms, open_seconds)
+            except BrokerUnreachableError as error:
+                open_seconds = _REOPEN_SECONDS
+                self._trouble = error
+                self._stopping.wait(_READ_SECONDS)
+            else:
+                self._trouble = None
+                return reader
+        return None
+
+    def _search_all(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            # What is written after the follower began is its to see: a look into the past ends there, or later.
+            while not self._opened.wait(_READ_SECONDS) and not self._stopping.is_set():
+                pass
+            with self._lock:
+                self._searching, self._to_search = self._to_search, {}
+            try:
+                if self._searching:
+                    self._search_once(min(self._searching.values()))
+            except Exception as error:  # noqa: BLE001
+                with self._lock:
+                    self._fail(list(self._searching), _as_forebay_error(error))
+            finally:
+                with self._lock:
+                    self._searching = {}
+
+    def _search_once(self, since_ms: int) -> None:
+        """Reads from ``since_ms``, or a little earlier, to the end, for all that are asked for and for all own requests
+        of that time: who submitted many and asks for one asks for the next."""
+        with self._lock:
+            follower = self._follower
+            if any(since < self._followed_from for since in self._own.values()):
+                since_ms = max(0, since_ms - RECENT_MS)
+        reader = self._open(since_ms)
+        if reader is None:
+            return
+        try:
+            while not (is_complete := reader.caught_up()) and not self._stopping.is_set():
+                found = reader.read(timeout_seconds=_READ_SECONDS, wanted=self._is_wanted)
+                with self._lock:
+                    self._take(found, searched_from=since_ms)
+                    if not self._searching:
+                        break
+        finally:
+            reader.close()
+        with self._lock:
+            if is_complete and self._follower is follower:  # what lies behind is read by the one that was there then
+                self._followed_from = min(self._followed_from, since_ms)
+            for asked in list(self._searching):
+                wait = self._waiting[asked]
+                if wait.late is not None and asked not in self._to_search:
+                    self._settle(asked, wait.late)
+
+
+def _key(request_id: str) -> bytes:
+    """As it is the key of the result's record."""
+    return request_id.encode(errors="surrogatepass")
+
+
+def _closed() -> ProducerClosedError:
+    return ProducerClosedError("the producer was closed")
+
+
+def _as_forebay_error(error: Exception) -> ForebayError:
+    return error if isinstance(error, ForebayError) else KafkaFailedError(f"results cannot be read: {error}")

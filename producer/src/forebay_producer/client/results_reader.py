@@ -6,6 +6,7 @@ Owned by one thread at a time. What counts as a request's outcome is the first r
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -51,19 +52,31 @@ class ResultsReader:
     """Positions are taken by the constructor: whatever is written after it returns will be read.
 
     ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only what comes from now on.
-    Raises ``TopicMissingError`` and ``BrokerUnreachableError``.
+    Raises ``TopicMissingError``, and ``BrokerUnreachableError`` after ``open_seconds`` each that a question takes.
     """
 
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, since_ms: int | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        pool: Pool,
+        since_ms: int | None,
+        clock: Clock,
+        open_seconds: float = METADATA_TIMEOUT_SECONDS,
+    ) -> None:
         self._connection = connection
         self._pool = pool
         self._clock = clock
+        self._open_seconds = min(open_seconds, METADATA_TIMEOUT_SECONDS)
         self._partitions = 0
         config = reader_config(connection, client_id="forebay-results") | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
             # Retention has passed the position: what is left starts later.
             "auto.offset.reset": "earliest",
+            # The client's own bound on what it fetches ahead is 64 MiB.
+            "queued.min.messages": 2_000,
+            "queued.max.messages.kbytes": 4096,
         }
         self._consumer = create_client(Consumer, config)
         try:
@@ -87,9 +100,10 @@ class ResultsReader:
         """Whether everything has been read that was there when the reader was made."""
         return not self._behind
 
-    def read(self, *, timeout_seconds: float) -> list[ReadResult]:
+    def read(self, *, timeout_seconds: float, wanted: Callable[[bytes | None], bool] | None = None) -> list[ReadResult]:
         """The next results in the order of each partition; empty when none comes within the timeout.
 
+        ``wanted``: by a record's key, whether it is worth being decoded; the others are left out.
         What is no result is left out with a warning. While no broker answers it goes on trying. Raises
         ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
         """
@@ -106,6 +120,8 @@ class ResultsReader:
                 self._met(error, message)
                 continue
             self._passed(message)
+            if wanted is not None and not wanted(message.key()):
+                continue
             value = message.value()
             try:
                 found.append(ReadResult(decode_result(value), value or b""))
@@ -118,10 +134,15 @@ class ResultsReader:
         """Assigns all partitions; returns the ends of those with something to read up to now."""
         topic = self._pool.results
         count = require_topics(
-            self._consumer, [topic], connection=self._connection, pool=self._pool.name, operation=Operation.READ
+            self._consumer,
+            [topic],
+            connection=self._connection,
+            pool=self._pool.name,
+            operation=Operation.READ,
+            timeout_seconds=self._open_seconds,
         )[topic]
         try:
-            starts, behind = until_passed()(self._positions, topic, count, since_ms)
+            starts, behind = until_passed(self._open_seconds)(self._positions, topic, count, since_ms)
             self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
         except KafkaException as error:
             raise self._explained(error.args[0]) from None
@@ -142,7 +163,7 @@ class ResultsReader:
 
     def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[list[int], dict[int, int]]:
         """Where to start in each partition, and the ends of those with something to read up to now."""
-        timeout = METADATA_TIMEOUT_SECONDS
+        timeout = self._open_seconds
         # The ends come first: where no record is as late as the wanted time, one that is will come after them.
         bounds = [
             self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)

@@ -23,13 +23,16 @@ from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.kafka.connection import (
+    METADATA_TIMEOUT_SECONDS,
     PROPERTIES_FIELD,
     KafkaConnection,
     as_forebay_error,
     create_client,
+    no_answer,
     producer_config,
     require_topics,
 )
+from forebay_schemas.kafka.diagnosis import why_refused
 from forebay_schemas.kafka.permissions import Operation, on_topic
 
 QUEUED_KBYTES_MAX: Final = 64 * 1024
@@ -40,6 +43,9 @@ _FLUSH_SECONDS: Final = 0.01
 
 # librdkafka looks once a second for records that have timed out.
 _TIMEOUT_CHECK_SECONDS: Final = 2.0
+_PURGE_SECONDS_MIN: Final = 0.1
+_WORTH_ASKING_SECONDS: Final = 0.1
+_HASTY_SECONDS: Final = 1.0
 
 _FOR_ANOTHER_CAUSE: Final = {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 """What the client says of records that it gave up because of a fatal error."""
@@ -110,6 +116,7 @@ class Sender:
         self._asking = threading.Lock()
         self._answers = 0
         self._refusal: ForebayError | None = None
+        self._refused_after = 0.0
         self._delivery_seconds = delivery_seconds
         self._clock = clock
         self._metrics = metrics
@@ -129,17 +136,31 @@ class Sender:
             config["linger.ms"] = linger_ms
         self._client = create_client(KafkaProducer, config)
 
-    def require_topics(self) -> None:
+    def give_up_at(self, timeout_seconds: float | None) -> float:
+        """When a call that begins now gives up, in monotonic seconds; None: after the delivery timeout."""
+        return self._clock.monotonic() + (self._delivery_seconds if timeout_seconds is None else timeout_seconds)
+
+    def require_topics(self, *, give_up_at: float | None = None) -> None:
         """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Asks until the answer was yes, then no more."""
         # librdkafka itself would keep records for a topic that is not there for half a minute.
-        if not self._topics_exist:
-            # One asks for all who come meanwhile: the answer tells of every topic of the cluster and may take its time.
-            answers_seen = self._answers
-            with self._asking:
-                self._ask_for_topics(answers_seen)
+        if self._topics_exist:
+            return
+        if give_up_at is None:
+            give_up_at = self.give_up_at(None)
+        # One asks for all who come meanwhile: the answer tells of every topic of the cluster and may take its time.
+        answers_seen, seconds = self._answers, min(METADATA_TIMEOUT_SECONDS, give_up_at - self._clock.monotonic())
+        if not self._asking.acquire(timeout=max(0.0, give_up_at - self._clock.monotonic())):
+            why = why_refused(self._connection.bootstrap_servers) or "another call is still asking"
+            raise no_answer(self._connection, doing="listing topics", why=why)
+        try:
+            self._ask_for_topics(answers_seen, give_up_at, seconds)
+        finally:
+            self._asking.release()
 
-    def send(self, prepared: Prepared, *, done: threading.Event | None = None) -> Pending:
-        """Queues a record; waits for room while the queue is full.
+    def send(
+        self, prepared: Prepared, *, done: threading.Event | None = None, give_up_at: float | None = None
+    ) -> Pending:
+        """Queues a record; waits for room while the queue is full, until ``give_up_at`` (monotonic seconds) at most.
 
         Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.
         """
@@ -148,7 +169,7 @@ class Sender:
         pending.sent_at = self._clock.monotonic()
         self._in_flight.add(pending)
         try:
-            self._produce(prepared, pending)
+            self._produce(prepared, pending, give_up_at)
         except BaseException as error:
             self._in_flight.discard(pending)
             pending.span.failed(error.reason if isinstance(error, ForebayError) else type(error).__name__)
@@ -169,14 +190,17 @@ class Sender:
         """Whether some record has not been reported on."""
         return bool(self._in_flight)
 
-    def close(self) -> list[str]:
-        """Waits for the acknowledgements, as long as a record may; returns the ids of the requests without one."""
+    def close(self, *, timeout_seconds: float | None = None) -> list[str]:
+        """Waits for the acknowledgements, for ``timeout_seconds`` or as long as a record may; returns the ids of the
+        requests without one."""
         self._closed = True
         waiting = tuple(self._in_flight)
-        self._serve(self._client.flush, self._delivery_seconds + _TIMEOUT_CHECK_SECONDS)
+        if timeout_seconds is None:
+            timeout_seconds = self._delivery_seconds + _TIMEOUT_CHECK_SECONDS
+        self._serve(self._client.flush, timeout_seconds)
         if self._in_flight:
             self._client.purge()
-            self._serve(self._client.flush, _TIMEOUT_CHECK_SECONDS)
+            self._serve(self._client.flush, min(_TIMEOUT_CHECK_SECONDS, max(_PURGE_SECONDS_MIN, timeout_seconds)))
         self._client.close()
         return [pending.request_id for pending in waiting if not isinstance(pending.outcome, Submitted)]
 
@@ -190,8 +214,8 @@ class Sender:
                 raise
             self._fatal = error.args[0]
 
-    def _produce(self, prepared: Prepared, pending: Pending) -> None:
-        give_up_at: float | None = None
+    def _produce(self, prepared: Prepared, pending: Pending, give_up_at: float | None) -> None:
+        began: float | None = None
         headers = pending.span.headers(prepared.headers)
         while True:
             if self._closed:
@@ -206,11 +230,11 @@ class Sender:
                 )
             except BufferError:
                 now = self._clock.monotonic()
-                if give_up_at is None:
-                    give_up_at = now + self._delivery_seconds
-                elif now >= give_up_at:
+                if began is None:
+                    began = now
+                if now >= (began + self._delivery_seconds if give_up_at is None else give_up_at):
                     raise QueueFullError(
-                        f"the local queue was full for {self._delivery_seconds:g} s: the brokers take less than is"
+                        f"the local queue was full for {now - began:.3g} s: the brokers take less than is"
                         " submitted; submit more slowly, or raise queue.buffering.max.kbytes and .messages"
                     ) from None
                 self._serve(self._client.poll, _POLL_SECONDS)
@@ -224,11 +248,16 @@ class Sender:
             else:
                 return
 
-    def _ask_for_topics(self, answers_seen: int) -> None:
+    def _ask_for_topics(self, answers_seen: int, give_up_at: float, seconds: float) -> None:
+        """``seconds``: how long an answer was worth being waited for when the caller came."""
         if self._topics_exist:
             return
-        if self._answers != answers_seen and self._refusal is not None:
-            raise self._refusal.with_traceback(None)
+        left_seconds = min(METADATA_TIMEOUT_SECONDS, give_up_at - self._clock.monotonic())
+        refusal = self._refusal if self._answers != answers_seen else None
+        # Whoever asked may have waited for a much shorter time than there is here.
+        is_hasty = isinstance(refusal, BrokerUnreachableError) and self._refused_after < seconds - _HASTY_SECONDS
+        if refusal is not None and not (is_hasty and left_seconds >= _WORTH_ASKING_SECONDS):
+            raise refusal.with_traceback(None)
         try:
             require_topics(
                 self._client,
@@ -236,9 +265,10 @@ class Sender:
                 connection=self._connection,
                 pool=self._pool.name,
                 operation=Operation.WRITE,
+                timeout_seconds=max(left_seconds, _WORTH_ASKING_SECONDS),
             )
         except ForebayError as error:
-            self._refusal = error
+            self._refusal, self._refused_after = error, left_seconds
             raise
         else:
             self._topics_exist = True
@@ -267,6 +297,20 @@ class Sender:
             enqueued_at=enqueued_at,
         )
 
+    def no_answer(self, seconds: float) -> ForebayError:
+        """The error for a record that somebody has waited for so long; looks why."""
+        why = why_refused(self._connection.bootstrap_servers)
+        return self._unacknowledged(seconds, why=f" ({why})" if why else "")
+
+    def _unacknowledged(self, seconds: float, *, why: str = "") -> ForebayError:
+        if self._connection.watch.authentication_failure is not None:
+            error = KafkaError(KafkaError._MSG_TIMED_OUT)
+            return as_forebay_error(error, connection=self._connection, doing="submitting", needs=None)
+        return BrokerUnreachableError(
+            f"no acknowledgement from {self._connection.bootstrap_servers} within {seconds:g} s{why};"
+            " the broker may have the request all the same. Check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
+        )
+
     def _explain(self, error: KafkaError, pending: Pending) -> ForebayError:
         if error.code() in _FOR_ANOTHER_CAUSE and self._fatal is not None:
             error = self._fatal
@@ -279,10 +323,7 @@ class Sender:
         if code in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return NotDeliveredError(f"request {pending.request_id} was not acknowledged before the producer closed")
         if code == KafkaError._MSG_TIMED_OUT and self._connection.watch.authentication_failure is None:
-            return BrokerUnreachableError(
-                f"no acknowledgement from {self._connection.bootstrap_servers} within {self._delivery_seconds:g} s;"
-                " the broker may have the request all the same. Check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
-            )
+            return self._unacknowledged(self._delivery_seconds)
         return as_forebay_error(
             error,
             connection=self._connection,

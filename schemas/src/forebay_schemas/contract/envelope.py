@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -47,7 +47,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
 
     - ``request_id``: 1 to 200 printable characters; results, dead letters and the record's key carry it.
     - ``biz_type``: what kind of request it is, 1 to 200 printable characters; it decides the backend's path.
-    - ``payload``: the backend's request body: a JSON object, kept as the bytes that came.
+    - ``payload``: the backend's request body: a JSON object, kept as the bytes that came. One that is made in Python
+      may be given as a mapping, which is encoded.
     - ``priority``: ``high``, ``mid``, ``low`` or 0 to 10, where more is more urgent.
     - ``ttl_ms``: milliseconds from the first enqueue to the deadline, 1 to ``TTL_MS_MAX``.
     - ``expire_at``, ``sent_at``: epoch milliseconds on the client's clock.
@@ -67,7 +68,26 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     max_attempts: int | None = None
     reply: msgspec.Raw = NO_JSON
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            request_id: str,
+            biz_type: str,
+            payload: msgspec.Raw | Mapping[str, Any],
+            priority: int | str | None = None,
+            ttl_ms: int | None = None,
+            expire_at: int | None = None,
+            sent_at: int | None = None,
+            tenant: str | None = None,
+            max_attempts: int | None = None,
+            reply: Any = NO_JSON,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        payload: object = self.payload
+        if type(payload) is not msgspec.Raw:
+            msgspec.structs.force_setattr(self, "payload", _encoded(payload))
         # msgspec makes its ValidationError of a ValueError; `explain` reads "field is ..." back out of the text.
         if not is_request_id(self.request_id):
             raise ValueError(f"request_id is {shown(self.request_id)}")
@@ -90,6 +110,15 @@ class Request(msgspec.Struct, frozen=True, gc=False):
             raise ValueError(f"max_attempts is {shown(self.max_attempts)}")
         if bytes(memoryview(self.payload)[:1]) != b"{":
             raise ValueError("payload is not an object")
+
+
+def _encoded(payload: object) -> msgspec.Raw:
+    if not isinstance(payload, Mapping):
+        raise ValueError("payload is not an object")
+    try:
+        return msgspec.Raw(msgspec.json.encode(payload))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"payload cannot be written as JSON: {error}") from None
 
 
 def _is_name(text: str) -> bool:

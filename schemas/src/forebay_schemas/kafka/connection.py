@@ -19,7 +19,7 @@ from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX, UNPACKED_BYTES_MAX
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError, TopicMissingError, UsageError
 from forebay_schemas.kafka.acls import READER_GROUP
-from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
+from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials, why_refused
 from forebay_schemas.kafka.permissions import Access, Operation, Resource, denied_error, is_denied, on_group, on_topic
 from forebay_schemas.kafka.principal import principal_of
 from forebay_schemas.kafka.watch import ConnectionWatch
@@ -322,21 +322,33 @@ def is_unreachable(error: KafkaError, *, known: bool = False) -> bool:
     return error.code() in _UNREACHABLE or (known and error.code() in _FORGOTTEN)
 
 
+def no_answer(connection: KafkaConnection, *, doing: str, why: str) -> BrokerUnreachableError:
+    """The error for brokers that did not answer while ``doing`` something."""
+    return BrokerUnreachableError(
+        f"no broker answered at {connection.bootstrap_servers} while {doing} ({why}); "
+        "check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
+    )
+
+
 def as_forebay_error(
-    error: KafkaError, *, connection: KafkaConnection, doing: str, needs: Access | None, known: bool = False
+    error: KafkaError,
+    *,
+    connection: KafkaConnection,
+    doing: str,
+    needs: Access | None,
+    known: bool = False,
+    why: str = "",
 ) -> ForebayError:
     """The error a person should see for a Kafka error met while ``doing`` what ``needs`` a permission, or none.
 
-    ``known``: it was done with a topic that was there before.
+    ``known``: it was done with a topic that was there before. ``why``: what is said of brokers that do not answer,
+    instead of the client's own words.
     """
     if is_unreachable(error, known=known):
         refused = connection.watch.authentication_failure
         if refused is not None:
             return refused_credentials(refused, connection.properties)
-        return BrokerUnreachableError(
-            f"no broker answered at {connection.bootstrap_servers} while {doing} ({error.str()}); "
-            "check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
-        )
+        return no_answer(connection, doing=doing, why=why or error.str())
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and (needs is None or needs.resource is Resource.TOPIC):
         # Of what reads a topic without being a member of any group.
         needs = on_group(Operation.DESCRIBE, READER_GROUP)
@@ -373,11 +385,12 @@ def ask_metadata(
             break
         if seconds != _FIRST_LOOKS_SECONDS[0]:
             _hear(client)  # it tells then what went wrong
-            trouble = _trouble(connection)
+            trouble = _trouble(connection, give_up_at=end)
             if trouble is not None:
                 raise trouble
     needs = None if topic is None else on_topic(Operation.DESCRIBE, topic)
-    raise as_forebay_error(failure, connection=connection, doing=doing, needs=needs)
+    why = why_refused(connection.bootstrap_servers) if is_unreachable(failure) else ""
+    raise as_forebay_error(failure, connection=connection, doing=doing, needs=needs, why=why)
 
 
 def _hear(client: AdminClient | Consumer | Producer) -> None:
@@ -389,11 +402,11 @@ def _hear(client: AdminClient | Consumer | Producer) -> None:
         _asking.now = False
 
 
-def _trouble(connection: KafkaConnection) -> ForebayError | None:
+def _trouble(connection: KafkaConnection, *, give_up_at: float) -> ForebayError | None:
     refused = connection.watch.authentication_failure
     if refused is not None:
         return refused_credentials(refused, connection.properties)
-    return find_trouble(connection.bootstrap_servers, connection.properties)
+    return find_trouble(connection.bootstrap_servers, connection.properties, give_up_at=give_up_at)
 
 
 def require_topics(

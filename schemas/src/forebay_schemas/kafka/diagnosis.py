@@ -6,10 +6,12 @@ a plaintext client at a TLS port (2.16, seen): so a failed start looks itself, w
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,7 @@ from forebay_schemas.errors import AuthenticationFailedError, KafkaFailedError, 
 from forebay_schemas.kafka.principal import mechanism_of, principal_of
 
 PROBE_SECONDS_MAX: Final = 2.0
+_REFUSAL_SECONDS_MAX: Final = 0.2
 _SERVERS_MAX: Final = 3
 
 # OpenSSL's verify codes (openssl-verification-options).
@@ -52,12 +55,35 @@ def refused_credentials(report: str, properties: Mapping[str, str]) -> Authentic
     return AuthenticationFailedError(f"authentication failed for {who} ({mechanism}): {said}; {fix}")
 
 
-def find_trouble(bootstrap_servers: str, properties: Mapping[str, str]) -> KafkaFailedError | None:
+def why_refused(bootstrap_servers: str) -> str:
+    """In a few words, for a message in brackets, why no server takes a connection, where that is told at once; else
+    nothing."""
+    refused = 0
+    servers = bootstrap_servers.split(",")[:_SERVERS_MAX]
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _REFUSAL_SECONDS_MAX).close()
+        except ConnectionRefusedError:
+            refused += 1
+        except OSError:
+            break
+        else:
+            break
+    return "connection refused" if refused == len(servers) else ""
+
+
+def find_trouble(
+    bootstrap_servers: str, properties: Mapping[str, str], *, give_up_at: float = math.inf
+) -> KafkaFailedError | None:
     """What keeps a client with these ``properties`` from talking to a broker that accepts connections.
 
-    None when nobody accepts them, or when nothing is wrong up to the credentials. Takes up to two seconds a server.
+    None when nobody accepts them, or when nothing is wrong up to the credentials. Takes up to two seconds a server, and
+    looks at none after ``give_up_at`` (monotonic seconds).
     """
     for server in bootstrap_servers.split(",")[:_SERVERS_MAX]:
+        if time.monotonic() >= give_up_at:
+            break
         trouble = _look_at(server, properties)
         if trouble is not None:
             return trouble

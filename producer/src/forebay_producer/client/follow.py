@@ -1,0 +1,74 @@
+"""The outcomes of many requests as they come: an iterator that reads the results topic itself. Talks to the brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Final
+
+from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
+from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.results import Result
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection
+
+_READ_SECONDS: Final = 0.2
+
+
+def follow(
+    connection: KafkaConnection,
+    *,
+    pool: Pool,
+    request_ids: Set[str] | None,
+    since_ms: int,
+    timeout_seconds: float,
+    metrics: ProducerMetrics,
+    clock: Clock,
+) -> Iterator[Result]:
+    """The first outcome of each request, None for all of the pool, from ``since_ms`` on.
+
+    Raises ``OutcomeTimeoutError`` when some did not come in time, and what `ResultsReader` raises.
+    """
+    give_up_at = clock.monotonic() + timeout_seconds
+    missing = None if request_ids is None else set(request_ids)
+    if missing is not None and not missing:
+        return
+    # What is not among them is told by its key, and never decoded.
+    keys = None if missing is None else {one.encode(errors="surrogatepass") for one in missing}
+    firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
+    with (
+        metrics.awaiting(pool.name),
+        ResultsReader(
+            connection, pool=pool, since_ms=since_ms, clock=clock, open_seconds=max(timeout_seconds, _READ_SECONDS)
+        ) as reader,
+    ):
+        while (left_seconds := give_up_at - clock.monotonic()) > 0:
+            found = reader.read(
+                timeout_seconds=min(left_seconds, _READ_SECONDS), wanted=None if keys is None else keys.__contains__
+            )
+            for result, _ in found:
+                if missing is None:
+                    if not firsts.is_first(result.request_id, result.replay_count):
+                        continue
+                elif result.request_id in missing and result.replay_count == 0:
+                    missing.remove(result.request_id)
+                else:
+                    continue
+                metrics.outcome(pool.name, result.status)
+                yield result
+                if missing is not None and not missing:
+                    return
+    if missing:
+        metrics.timed_out(pool.name)
+        raise no_outcome(sorted(missing), timeout_seconds)
+
+
+def no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:
+    """The error for requests without an outcome, of which there is at least one."""
+    named = missing[0] if len(missing) == 1 else f"{len(missing):,} requests, {missing[0]} among them,"
+    return OutcomeTimeoutError(
+        f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog. "
+        f"{SENT_BEFORE_HINT} {missing[0]}",
+        missing=missing,
+    )

@@ -1,0 +1,129 @@
+"""How long calls take while no broker answers, and what they say then. A port at which nobody listens is asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import forebay_producer
+from forebay_producer import (
+    BrokerUnreachableError,
+    ControlAction,
+    Handle,
+    Producer,
+    ProducerSettings,
+    Request,
+    UsageError,
+)
+from forebay_producer.client.prepare import prepare
+from forebay_schemas.contract.envelope import JsonCodec
+from forebay_schemas.contract.tiers import Tier
+
+NOBODY = "127.0.0.1:1"
+REQUEST = {"biz_type": "x", "payload": {}}
+SLACK_SECONDS = 4.0
+"""What a machine that is busy with something else adds."""
+
+
+@contextmanager
+def takes(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert seconds - 0.05 <= time.monotonic() - began <= seconds + SLACK_SECONDS
+
+
+def client(*, delivery_timeout_seconds: float = 30.0) -> Producer:
+    settings = ProducerSettings(bootstrap_servers=NOBODY, pool="p", delivery_timeout_seconds=delivery_timeout_seconds)
+    return Producer(settings=settings)
+
+
+def handle(producer: Producer, request_id: str = "r") -> Handle:
+    return Handle(
+        request_id=request_id, topic="t", partition=0, offset=0, enqueued_at=1_900_000_000_000, producer=producer
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda producer: producer.submit(REQUEST, timeout_seconds=1.0),
+        lambda producer: producer.outcome(handle(producer), timeout_seconds=1.0),
+        lambda producer: handle(producer).outcome(timeout_seconds=1.0),
+        lambda producer: list(producer.outcomes([handle(producer)], timeout_seconds=1.0)),
+    ],
+    ids=["submit", "outcome", "a handle's outcome", "outcomes"],
+)
+def test_a_timeout_that_is_given_holds_while_no_broker_answers_and_the_refusal_is_named(
+    call: Callable[[Producer], object],
+) -> None:
+    with client() as producer, takes(1.0), pytest.raises(BrokerUnreachableError, match="connection refused"):
+        call(producer)
+
+
+def test_a_delivery_timeout_of_less_than_ten_seconds_holds_and_who_has_less_time_ends_nobody_elses_wait() -> None:
+    with client(delivery_timeout_seconds=2.0) as producer, ThreadPoolExecutor(20) as threads:
+
+        def submit(timeout_seconds: float | None) -> float:
+            began = time.monotonic()
+            with pytest.raises(BrokerUnreachableError):
+                producer.submit(REQUEST, timeout_seconds=timeout_seconds)
+            return time.monotonic() - began
+
+        hasty = threads.submit(submit, 0.3)
+        others = [threads.submit(submit, None) for _ in range(19)]
+        assert hasty.result() < 0.3 + SLACK_SECONDS
+        assert all(1.9 < other.result() < 2.0 + SLACK_SECONDS for other in others)
+
+
+def test_cancelling_gives_up_after_the_delivery_timeout() -> None:
+    with client(delivery_timeout_seconds=1.0) as producer, takes(1.0), pytest.raises(BrokerUnreachableError):
+        producer.cancel("r")
+
+
+def test_closing_takes_no_longer_than_it_may_and_names_what_was_not_acknowledged() -> None:
+    producer = client()
+    codecs = dict.fromkeys(Tier, JsonCodec())
+    # As it is when the brokers go away after the first submit.
+    prepared = prepare(
+        {**REQUEST, "request_id": "left behind"}, tier=None, traceparent=None, codecs=codecs, now_ms=1_900_000_000_000
+    )
+    producer._single.send(prepared)
+    with takes(0.5):
+        assert producer.close(timeout_seconds=0.5) == ["left behind"]
+
+
+@pytest.mark.parametrize("request_id", ["", "a\nb", "a" * 201])
+def test_what_is_no_request_id_is_refused_before_anything_is_asked_for(request_id: str) -> None:
+    with client() as producer:
+        with pytest.raises(UsageError, match=r"^request_id: is .*printable characters"):
+            producer.cancel(request_id)
+        with pytest.raises(UsageError, match=r"^request_id: "), takes(0.0):
+            producer.control_batch(ControlAction.CANCEL, ["good", request_id])
+
+
+def test_a_setting_that_was_typed_in_python_is_named_as_it_was_typed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^bootstrap_servers: is 'localhost'"):
+        Producer(bootstrap_servers="localhost")
+    with pytest.raises(UsageError, match=r"^pool: "):
+        Producer(bootstrap_servers=NOBODY, pool="a b")
+    with pytest.raises(UsageError, match=r"^kafka_properties"):
+        Producer(bootstrap_servers=NOBODY, kafka_properties=tmp_path / "none")
+
+
+def test_a_request_takes_its_payload_as_a_mapping() -> None:
+    request = Request(request_id="r", biz_type="x", payload={"model": "m"})
+    assert bytes(request.payload) == b'{"model":"m"}'
+    wrong: Any
+    for wrong in ([], "{}", {"model": object()}):
+        with pytest.raises(ValueError, match=r"^payload "):
+            Request(request_id="r", biz_type="x", payload=wrong)
+
+
+def test_the_library_says_which_version_it_is() -> None:
+    assert forebay_producer.__version__.count(".") == 2
