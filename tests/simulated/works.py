@@ -36,8 +36,11 @@ def make_assignment(
     retry_delay_seconds: int = 0,
     credit: Credit | None = None,
 ) -> Assignment:
-    """A partition of a tier's requests, or of its retries when they have a delay."""
-    return Assignment(
+    """A partition of a tier's requests, or of its retries when they have a delay.
+
+    Its last owner let go of it, and its first commit was acknowledged: no start waits for a commit.
+    """
+    assignment = Assignment(
         topic=POOL.retry(tier, retry_delay_seconds) if retry_delay_seconds else POOL.requests(tier),
         partition=partition,
         tier=tier,
@@ -48,6 +51,10 @@ def make_assignment(
         committed=committed,
         metadata=metadata,
     )
+    assignment.last_owner_died = False
+    assignment.claims.careful_below = 0
+    assignment.claims.is_announced = True
+    return assignment
 
 
 def make_work(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import msgspec
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from simulation.oracle import Oracle
 
 BACKEND_TIMEOUT_SECONDS = 40.0
-POISON_SECONDS_MIN = 2.5
-"""A crash sooner after the start than the next commit leaves no trace. Intakes turn every 1.2 s at least here."""
+POISON_SECONDS = (0.0, 0.1, 0.3, 3.0)
+"""How soon a poison kills its worker: at once, before the next commit in the ordinary course, and long after it."""
 
 
 class Mode(Enum):
@@ -106,8 +107,7 @@ class Backend:
         tries = self._tries[request_id] = self._tries.get(request_id, 0) + 1
         kind = self.kinds.get(request_id, Kind.PLAIN)
         if kind is Kind.POISON:
-            # Not before a commit has named it as running: else it is not known that it was.
-            return POISON_SECONDS_MIN + seconds, None
+            return POISON_SECONDS[crc32(request_id.encode()) % len(POISON_SECONDS)], None
         if kind is Kind.WRONG:
             return 0.02, _refusal(Reason.BACKEND_REJECTED, status=400)
         if kind is Kind.BROKEN or (kind is Kind.FLAKY and tries <= 1 + len(request_id) % 2):

@@ -15,10 +15,11 @@ from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import dispatcher as dispatch
-from forebay_worker.dispatch import failure_policy
+from forebay_worker.dispatch import failure_policy, suspects
 from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.failure_policy import FailurePolicy
+from forebay_worker.dispatch.suspects import Suspects
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Ownership
@@ -27,6 +28,7 @@ from forebay_worker.outcome import reporter as outcome
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.partition.assignment import Assignment, Verdict
+from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.offsets import PartitionOffsets
 from simulation.process import Patch
 
@@ -217,7 +219,34 @@ def _limit_ignored() -> list[Patch]:
 
 
 def _crashes_not_counted() -> list[Patch]:
-    return [(dispatch, "CRASHES_MAX", 1_000_000)]
+    return [(dispatch, "CONVICTED_CRASHES", 1_000_000)]
+
+
+def _suspects_run_beside_others() -> list[Patch]:
+    return [(Suspects, "excludes_others", property(lambda _: False))]
+
+
+def _convicted_after_two_crashes() -> list[Patch]:
+    return [(dispatch, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
+
+
+def _others_start_before_a_commit_clears_the_suspect() -> list[Patch]:
+    return [(suspects, "CLEARED_SECONDS_MAX", 0.0)]
+
+
+def _starts_after_a_crash_wait_for_no_commit() -> list[Patch]:
+    return [(suspects, "NAMED_SECONDS_MAX", 0.0), (suspects, "ANNOUNCED_SECONDS_MAX", 0.0)]
+
+
+def _a_crash_is_not_told_from_letting_go() -> list[Patch]:
+    real = Assignment.__init__
+
+    def init(self: Assignment, **fields: Any) -> None:
+        real(self, **fields)
+        self.last_owner_died = False
+        self.claims.careful_below = 0
+
+    return [(Assignment, "__init__", init)]
 
 
 def _full_commit_paused_for_ever() -> list[Patch]:
@@ -311,6 +340,31 @@ BUGS = [
     Bug("shares-ignored", "each worker takes the backend's limit for its own", _shares_ignored),
     Bug("limit-ignored", "more requests are in flight than the limit says", _limit_ignored),
     Bug("crashes-not-counted", "a request that kills its worker is run for ever", _crashes_not_counted),
+    Bug(
+        "suspects-beside-others",
+        "a suspect runs beside others, and others start beside it",
+        _suspects_run_beside_others,
+    ),
+    Bug(
+        "convicted-in-company",
+        "who ran at two crashes is convicted, whoever ran beside it",
+        _convicted_after_two_crashes,
+    ),
+    Bug(
+        "cleared-too-early",
+        "others start while the last commit still says that a suspect runs alone",
+        _others_start_before_a_commit_clears_the_suspect,
+    ),
+    Bug(
+        "starts-unnamed",
+        "after a crash requests start before a commit names them",
+        _starts_after_a_crash_wait_for_no_commit,
+    ),
+    Bug(
+        "crash-taken-for-letting-go",
+        "a partition whose owner died is taken for one that was let go of",
+        _a_crash_is_not_told_from_letting_go,
+    ),
     Bug(
         "full-commit-paused-for-ever",
         "a partition taken over with a full commit is not read any more",

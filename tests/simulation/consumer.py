@@ -124,7 +124,13 @@ class GroupConsumer:
             raise KafkaException(failed)
         return answered
 
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:  # noqa: ARG002
+    def get_watermark_offsets(
+        self,
+        partition: TopicPartition,
+        timeout: float = 0.0,  # noqa: ARG002
+        *,
+        cached: bool = False,  # noqa: ARG002
+    ) -> tuple[int, int]:
         log = self._broker.log((partition.topic, partition.partition))
         return log.start, log.end
 

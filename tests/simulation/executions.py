@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from forebay_worker.cluster.broker_clock import TOLERATED_MS
 from forebay_worker.dispatch.blame import Blame, blame_of, is_at_the_door
 from forebay_worker.dispatch.failure_policy import DIFFERENT_MIN, LONE_TRIES_MAX
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
-from forebay_worker.partition.assignment import CRASHES_MAX
+from forebay_worker.partition.assignment import CONVICTED_CRASHES
 from simulation.broker import Key
 from simulation.ledger import Ledger
 from simulation.scheduler import Scheduler
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from forebay_worker.request.work import Failure, Work
 
 Place = tuple[str, int, int]
+
+UNNAMED_KILLS_MAX = 3
+"""So many workers may die of one request before commits name it: by rebalances without a commit, and in time."""
 
 
 @dataclass(slots=True)
@@ -91,6 +95,11 @@ class Executions:
         self._by_attempt: defaultdict[tuple[str, int], list[Execution]] = defaultdict(list)
         self._first_backend_failure: dict[tuple[str, Place], float] = {}
         self._kills: Counter[Place] = Counter()
+        self._unnamed_kills: Counter[Place] = Counter()
+        self._executing: defaultdict[str, set[Execution]] = defaultdict(set)
+        self._ended_alone: set[Place] = set()
+        self.tried_alone: Callable[[str], Place | None] = lambda _: None
+        """Which place a worker runs alone, or has just run, or is about to; None for none."""
         self.notices_fail = False
 
     @property
@@ -134,20 +143,45 @@ class Executions:
     def session_ended(self, worker: str) -> None:
         """The coordinator gave a worker up."""
         self._sessions_ended[worker] = self._scheduler.now
+        self._note_alone(worker)
 
     def died(self, worker: str) -> None:
         """A worker is gone, with all that ran in it."""
         self._dead_workers[worker] = self._scheduler.now
+        self._note_alone(worker)
         self._running[worker] = 0
+        self._executing[worker].clear()
+
+    def _note_alone(self, worker: str) -> None:
+        """A worker dies, or is given up: what it ran alone may be convicted."""
+        place = self.tried_alone(worker)
+        if place is None:
+            return
+        others = [each.request_id for each in self._executing[worker] if each.place != place]
+        if others:
+            self._ledger.fail(f"{worker} runs {sorted(others)} beside {place}, which is to run alone")
+        self._ended_alone.add(place)
+
+    def check_conviction(self, place: Place) -> None:
+        """A request is a dead letter because its worker died of it."""
+        self._ledger.counts["convictions"] += 1
+        if place not in self._ended_alone:
+            self._ledger.fail(f"{place} is convicted, but no worker died that ran nothing else")
 
     def killed_by(self, execution: Execution, metadata: str | None, offset: int) -> None:
         """A request killed its worker. ``metadata``: what is committed of its partition, with ``offset``."""
         decoded = decode_metadata(offset, metadata) if metadata else None
         if decoded is not None and execution.place[2] in {at for at, _ in decoded.running}:
             self._kills[execution.place] += 1
-            if self._kills[execution.place] > CRASHES_MAX:
+            if self._kills[execution.place] > CONVICTED_CRASHES:
                 self._ledger.fail(
                     f"{execution.request_id} killed {self._kills[execution.place]} workers that said they ran it"
+                )
+        else:
+            self._unnamed_kills[execution.place] += 1
+            if self._unnamed_kills[execution.place] > UNNAMED_KILLS_MAX:
+                self._ledger.fail(
+                    f"{execution.request_id} killed {self._unnamed_kills[execution.place]} workers unnoticed"
                 )
 
     def rebalancing(self, worker: str, group: str, kind: str, keys: list[Key]) -> None:
@@ -189,6 +223,7 @@ class Executions:
                 self._ledger.note(f"{request_id} at {place} runs again: {cause}")
         execution = Execution(place, request_id, work.attempt, worker, now, work.assignment)
         self._by_place[place].append(execution)
+        self._executing[worker].add(execution)
         self._last[request_id, work.attempt] = execution
         self._by_attempt[request_id, work.attempt].append(execution)
         return execution
@@ -254,6 +289,7 @@ class Executions:
         execution.how = how
         execution.ended = self._scheduler.now
         self._running[execution.worker] -= 1
+        self._executing[execution.worker].discard(execution)
         self._ledger.note(f"{execution.worker}: {execution.request_id} {how}")
 
     def cancelled(self, execution: Execution) -> None:

@@ -20,6 +20,7 @@ from forebay_schemas.contract.headers import (
     DLT_ORIGINAL_PARTITION,
     DLT_ORIGINAL_TOPIC,
     EXPEDITED_FROM,
+    REASON,
     read_history,
 )
 from forebay_schemas.contract.offsets_metadata import decode_metadata
@@ -213,6 +214,8 @@ class Oracle:
             int(headers[DLT_ORIGINAL_PARTITION] or b""),
             int(headers[DLT_ORIGINAL_OFFSET] or b""),
         )
+        if headers[REASON] == Reason.WORKER_CRASHED.code.encode():
+            self.executions.check_conviction(place)
         self._dead_places.add(place)
         self._waiting_places.discard(place)
         with suppress(EnvelopeError):

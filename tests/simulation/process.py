@@ -17,18 +17,19 @@ from forebay_worker.cluster import startup as cluster
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import lookahead
 from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
+from forebay_worker.dispatch.suspects import Phase
 from forebay_worker.intake import fetcher, notices
 from forebay_worker.intake import parked as held
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.outcome import reported as known
 from forebay_worker.outcome import reporter as outcome
-from forebay_worker.partition import assignment, credit
+from forebay_worker.partition import assignment, claims, credit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.worker import Worker
 from simulation.backend import Backend, BackendClient
 from simulation.broker import Broker
 from simulation.consumer import GroupConsumer
-from simulation.executions import Execution
+from simulation.executions import Execution, Place
 from simulation.follower import Follower
 from simulation.oracle import Oracle
 from simulation.producer import SimulatedProducer
@@ -141,13 +142,14 @@ class Cluster:
         self.ended: list[Running] = []
         self.idle_tick_seconds = 0.25
         self.poll_stretch = 3.0
+        oracle.executions.tried_alone = self._tried_alone
 
     @contextmanager
     def in_place(self, patches: list[Patch]) -> Iterator[None]:
         """While it lasts, the worker's modules reach the simulation where they would reach the machine."""
         threading = threading_in(self._scheduler)
         every: list[Patch] = [
-            (assignment, "threading", threading),
+            (claims, "threading", threading),
             (coordination, "threading", threading),
             (credit, "threading", threading),
             (fetcher, "threading", threading),
@@ -200,6 +202,14 @@ class Cluster:
             self._oracle.ledger.note(f"{running.process.name} is killed")
             self._oracle.executions.died(running.process.name)
             self._end(running)
+
+    def _tried_alone(self, name: str) -> Place | None:
+        for running in self.running:
+            if running.process.name == name and hasattr(running.worker, "_dispatcher"):
+                trial = running.worker._dispatcher.suspects._trial
+                if trial is not None and trial.phase is not Phase.GATHERING:
+                    return trial.work.assignment.topic, trial.work.assignment.partition, trial.work.offset
+        return None
 
     def _killed_by(self, running: Running, execution: Execution) -> None:
         topic, partition, _ = execution.place
@@ -345,6 +355,8 @@ class Cluster:
                 continue
             if worker._dispatcher.running or len(worker._dispatcher.lanes):
                 return f"{name} has {len(worker._dispatcher.running)} running, {len(worker._dispatcher.lanes)} waiting"
+            if not worker._dispatcher.suspects.is_idle or worker._dispatcher.named_starts:
+                return f"{name} keeps starts that wait"
             if worker._hand_overs.running_count:
                 return f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others"
             if worker._reporter.undelivered_records:

@@ -3,7 +3,9 @@
 Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate), four bytes of CRC-32 (big-endian, over
 the committed offset as a varint and the plain varints), and varints: number of runs of finished offsets, then for each
 its gap and its length; number of offsets with a history, then for each its gap and ``crashes * 4 + state`` (0 waiting,
-1 running, 2 handed over). Gaps count from the end of the one before, the first from the commit.
+1 running, 2 handed over). Gaps count from the end of the one before, the first from the commit. An offset that waits
+after no crash says nothing of itself: as the last one it marks a commit by which a worker let go of the partition.
+Readers that do not know the mark pass over it.
 
 The checksum covers the offset because text beside another offset (a tool that copies commits between clusters, where
 offsets differ) would name requests as finished that never ran.
@@ -40,13 +42,17 @@ class CommitMetadata:
 
     Of the others each is in one of these, as ascending ``(offset, crashes)``, where ``crashes`` counts the workers that
     died while they ran it: ``running`` (whoever finds one on assignment knows that one more died), ``waiting`` (only
-    those with crashes), ``handed_over`` (a former owner that let go of the partition still runs it).
+    those with crashes), ``handed_over`` (a former owner that let go of the partition still runs it). An offset that is
+    running after two crashes or more is the only one that runs in its worker.
+
+    ``released``: its worker let go of the partition with this commit. A later owner that died left one without it.
     """
 
     finished: tuple[tuple[int, int], ...] = ()
     running: tuple[tuple[int, int], ...] = ()
     waiting: tuple[tuple[int, int], ...] = ()
     handed_over: tuple[tuple[int, int], ...] = ()
+    released: bool = False
 
     @property
     def finished_count(self) -> int:
@@ -88,10 +94,10 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
         )
         for offset, crashes in pairs
     )[:_ENTRIES_MAX]
-    if not runs and not others:
+    if not runs and not others and not metadata.released:
         return ""
     while True:
-        text = _encode(committed, runs, others)
+        text = _encode(committed, runs, others, released=metadata.released)
         if len(text) <= bytes_max:
             return text
         keep = bytes_max / len(text) * 0.95
@@ -131,13 +137,16 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
                 return None
             finished.append((first, end - first))
         others: tuple[list[tuple[int, int]], ...] = ([], [], [])
-        at = committed
+        at, released = committed, False
         for _ in range(next(numbers)):
             at += next(numbers)
             crashes, state = divmod(next(numbers), 4)
             if at >= _OFFSET_MAX:
                 return None
-            others[state].append((at, crashes))
+            if state == _WAITING and not crashes:
+                released = True
+            else:
+                others[state].append((at, crashes))
             at += 1
         if next(numbers, None) is not None:
             return None
@@ -148,10 +157,11 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
         waiting=tuple(others[_WAITING]),
         running=tuple(others[_RUNNING]),
         handed_over=tuple(others[_HANDED]),
+        released=released,
     )
 
 
-def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]]) -> str:
+def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]], *, released: bool) -> str:
     body = bytearray()
     _append_varint(body, len(runs))
     end = committed
@@ -159,12 +169,14 @@ def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tupl
         _append_varint(body, first - end)
         _append_varint(body, length)
         end = first + length
-    _append_varint(body, len(others))
+    _append_varint(body, len(others) + released)
     at = committed
     for offset, number in others:
         _append_varint(body, offset - at)
         _append_varint(body, number)
         at = offset + 1
+    if released:
+        body += b"\x00\x00"
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     deflated = deflater.compress(body) + deflater.flush()
     kind, packed = (_DEFLATE, deflated) if len(deflated) < len(body) else (_PLAIN, bytes(body))

@@ -120,7 +120,7 @@ class Reason(Enum):
         "worker_crashed",
         Status.FAILED,
         False,
-        "Two workers died while they ran it, so it may be what killed them.",
+        "Two workers died while they ran it, and then the one, or the process of its own, that ran it alone.",
         "Look for what kills the worker in its log and its memory figures before it is replayed.",
     )
     RESULT_TOO_LARGE = (

@@ -47,12 +47,14 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
     for each in sorted(ahead):
         state = draw(st.sampled_from(["finished", "running", "waiting", "handed over", "nothing"]))
         if state != "nothing":
-            states[state].append((committed + each, draw(st.integers(0, 3))))
+            # Whoever waits after no crash has nothing to be said of.
+            states[state].append((committed + each, draw(st.integers(1 if state == "waiting" else 0, 3))))
     return committed, CommitMetadata(
         finished=runs_of(offset for offset, _ in states["finished"]),
         running=tuple(states["running"]),
         waiting=tuple(states["waiting"]),
         handed_over=tuple(states["handed over"]),
+        released=draw(st.booleans()),
     )
 
 

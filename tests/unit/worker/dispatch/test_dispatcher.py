@@ -30,7 +30,7 @@ from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.outcome.reporter import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
-from forebay_worker.partition.assignment import CRASHES_MAX, Assignment
+from forebay_worker.partition.assignment import CONVICTED_CRASHES, Assignment
 from forebay_worker.partition.credit import Credit
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
@@ -612,10 +612,10 @@ def test_only_what_may_succeed_later_is_tried_again(failure: Failure, is_tried_a
     assert len(stage.producer.delivered_to(POOL.dead_letter)) == 1 - is_tried_again
 
 
-def test_a_request_that_was_running_when_two_workers_died_is_not_run_again() -> None:
+def test_a_request_that_ran_alone_when_its_worker_died_is_not_run_again() -> None:
     stage = Stage()
     crashed, once = works(2)
-    crashed.crashes, once.crashes = CRASHES_MAX, CRASHES_MAX - 1
+    crashed.crashes, once.crashes = CONVICTED_CRASHES, CONVICTED_CRASHES - 2
     stage.accept(crashed, once)
     assert stage.take_all() == [once]
     assert stage.outcomes() == [("r-0", "worker_crashed")]
@@ -668,7 +668,7 @@ def test_what_ends_without_running_is_handed_over_too_while_its_outcome_is_on_it
     """Else its new owner would end it a second time."""
     stage = Stage()
     work = make_work(ttl_ms=1_000, value=b"garbage" if end == "undecodable" else None)
-    work.crashes = CRASHES_MAX if end == "crashed" else 0
+    work.crashes = CONVICTED_CRASHES if end == "crashed" else 0
     stage.producer.holding = True
     if end == "expired on arrival":
         stage.clock.advance(2.0)

@@ -147,9 +147,11 @@ def test_foreign_commit_metadata_is_ignored(text: str) -> None:
 
 def test_a_full_lane_pauses_only_after_half_a_second_and_polls_on() -> None:
     bay = Bay(capacity=4)
-    bay.fill(P0, *range(20))
+    bay.fill(P0, 0)
     bay.consumer.assign(P0)
-    bay.step(2)
+    bay.step(3)
+    bay.fill(P0, *range(1, 20))
+    bay.step()
     assert len(bay.handed) == 4
     bay.step()
     bay.clock.advance(-LANE_FULL_WAIT_SECONDS)
@@ -163,6 +165,16 @@ def test_a_full_lane_pauses_only_after_half_a_second_and_polls_on() -> None:
     bay.step(3)
     assert bay.consumer.polls == polls + 3
     assert len(bay.handed) == 4
+
+
+def test_a_full_lane_pauses_at_once_while_a_first_start_waits_for_its_commit() -> None:
+    """Only polls bring the answer, and these need room or a pause."""
+    bay = Bay(capacity=4)
+    bay.fill(P0, *range(20))
+    bay.consumer.assign(P0)
+    bay.step(5)
+    assert bay.is_paused()
+    assert bay.handed[0].assignment.claims.is_announced
 
 
 def paused_bay(*, capacity: int) -> Bay:
@@ -490,7 +502,10 @@ def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
     bay.consumer.revoke(P0)
     bay.step()
     offset, text = bay.consumer.committed_by_group[P0]
-    assert (offset, decode_metadata(offset, text)) == (1, CommitMetadata(handed_over=((1, 0),)))
+    assert (offset, decode_metadata(offset, text)) == (
+        1,
+        CommitMetadata(handed_over=((1, 0),), released=True),
+    )
     assert bay.consumer.commits[-1][1] is False
     assert [(over.assignment.partition, over.running) for over in bay.handed_over] == [(0, (1,))]
     assert not bay.handed[0].assignment.claims.claim(2)

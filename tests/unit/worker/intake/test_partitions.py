@@ -91,8 +91,9 @@ def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.
     bay.step(2)
     looks: list[Key] = []
 
-    def look(partition: TopicPartition, timeout: float) -> tuple[int, int]:  # noqa: ARG001 - the client's own names
-        looks.append((partition.topic, partition.partition))
+    def look(partition: TopicPartition, timeout: float = 0.0, *, cached: bool = False) -> tuple[int, int]:  # noqa: ARG001 - the client's own names
+        if not cached:
+            looks.append((partition.topic, partition.partition))
         return 0, 5
 
     monkeypatch.setattr(bay.consumer, "get_watermark_offsets", look)
@@ -300,7 +301,9 @@ def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
         0,
     )
     assert notice.committed == 1
-    assert decode_metadata(1, notice.metadata) == CommitMetadata(finished=((2, 1),), handed_over=((1, 0),))
+    assert decode_metadata(1, notice.metadata) == CommitMetadata(
+        finished=((2, 1),), handed_over=((1, 0),), released=True
+    )
     assert len(bay.handed_over) == 1
 
 

@@ -281,6 +281,10 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
         (Limitation("limit", 4, 4), "limit (4, threshold 4)"),
         (Limitation("breaker", -2.9, 0), "breaker: open, next probe in 2.90 s"),
         (Limitation("breaker", 0, 0), "breaker: open, a probe is on its way"),
+        (
+            Limitation("suspect", 2, 0),
+            "suspect: a request that ran at two crashes runs alone, or is to (2 others still run)",
+        ),
         (Limitation("suspension", -0.5, 0), "suspension: this worker stood still, goes on in 0.50 s"),
         (Limitation("draining", 1, 0), "draining: nothing more is started"),
     ],

@@ -11,8 +11,11 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, runs_of
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
-from forebay_worker.partition.assignment import DEAF_SECONDS_MAX, Assignment, Claims, Verdict
+from forebay_worker.partition.assignment import CONVICTED_CRASHES, DEAF_SECONDS_MAX, Assignment, Verdict
+from forebay_worker.partition.claims import SUSPECT_CRASHES, Claims
+from forebay_worker.partition.credit import Credit
 from simulated.works import make_assignment
 
 RUNNING, FINISHED = NoticeKind.RUNNING, NoticeKind.FINISHED
@@ -174,7 +177,7 @@ def test_letting_go_hands_over_what_runs_and_starts_nothing_more() -> None:
     running, commit = assignment.close()
     assert running == (0, 4)
     assert metadata_of(commit) == CommitMetadata(
-        finished=((3, 1),), waiting=((1, 1),), handed_over=((0, 1), (2, 0), (4, 0))
+        finished=((3, 1),), waiting=((1, 1),), handed_over=((0, 1), (2, 0), (4, 0)), released=True
     )
     assert not assignment.claims.is_open
     assert not assignment.claims.claim(1)
@@ -314,7 +317,7 @@ def test_a_last_commit_heard_late_spoils_no_commit_of_what_runs_here_already() -
     assert metadata_of(assignment.commit()) == CommitMetadata(finished=((3, 1),), running=((2, 0), (4, 1)))
     finish(assignment, 2)
     assert not assignment.end_leases(BEGAN + LEASE_SECONDS)
-    assert metadata_of(assignment.close()[1]) == CommitMetadata(handed_over=((4, 1),))
+    assert metadata_of(assignment.close()[1]) == CommitMetadata(handed_over=((4, 1),), released=True)
 
 
 # Crashes: a request that was running when workers died is not run for ever
@@ -342,6 +345,104 @@ def test_only_those_that_ran_when_their_worker_died_are_charged() -> None:
     receive_all(fourth, 4)
     fourth.heed(says(RELEASED, 2), BEGAN)
     assert [fourth.crashes_of(offset) for offset in range(4)] == [0, 2, 1, 1], "who lets go in order has not died"
+
+
+@pytest.mark.parametrize(
+    ("said", "crashes"),
+    [
+        pytest.param(CommitMetadata(running=((0, 0),)), 1, id="once"),
+        pytest.param(CommitMetadata(running=((0, 1),)), 2, id="twice: a suspect"),
+        pytest.param(CommitMetadata(running=((0, 2),)), 3, id="a suspect that ran: it ran alone"),
+        pytest.param(CommitMetadata(waiting=((0, 2),)), 2, id="a suspect that waited"),
+        pytest.param(CommitMetadata(waiting=((0, 3),)), 3, id="convicted, its outcome not durable yet"),
+    ],
+)
+def test_a_death_counts_for_what_the_last_commit_names_as_running(said: CommitMetadata, crashes: int) -> None:
+    assert make_assignment(metadata=said).crashes_of(0) == crashes
+
+
+def test_a_suspect_is_said_to_run_only_when_it_runs_alone() -> None:
+    """Claimed for its outcome, that it has expired say, it is not running."""
+    assignment = make_assignment(metadata=CommitMetadata(waiting=((0, 2), (1, 1))))
+    receive_all(assignment, 2)
+    assignment.claims.claim(0)
+    assignment.claims.claim(1)
+    assert metadata_of(assignment.commit()) == CommitMetadata(waiting=((0, 2),), running=((1, 1),))
+    said_alone = [assignment.says_alone]
+    finish(assignment, 1)
+    assignment.claims.try_alone(0)
+    assert metadata_of(assignment.commit()) == CommitMetadata(finished=((1, 1),), running=((0, 2),))
+    assert [*said_alone, assignment.says_alone, assignment.claims.may_say_alone] == [False, True, True]
+    assignment.claims.end_alone()
+    assignment.acquitted.append(0)
+    assignment.drain_done(BEGAN)
+    commit = assignment.commit()
+    assert metadata_of(commit) == CommitMetadata(finished=((1, 1),), running=((0, 0),)), (
+        "acquitted, it runs as any other"
+    )
+    assert commit is not None
+    assignment.acknowledge(commit, says_alone=assignment.says_alone)
+    assert not assignment.claims.may_say_alone
+
+
+@pytest.mark.parametrize("crashes", [2, 3])
+def test_a_lease_that_ends_convicts_nobody(crashes: int) -> None:
+    """A suspect that was handed over need not have run alone to the end."""
+    assignment = make_assignment(metadata=CommitMetadata(handed_over=((0, crashes),)), now=BEGAN)
+    assignment.end_leases(BEGAN + LEASE_SECONDS)
+    assert assignment.crashes_of(0) == crashes
+
+
+# A crash is told from letting go
+
+
+def taken_over(metadata: CommitMetadata, *, committed: int | None = 0) -> Assignment:
+    return Assignment(
+        topic="t",
+        partition=0,
+        tier=Tier.MID,
+        retry_delay_seconds=0,
+        credit=Credit(capacity_records=1),
+        epoch=1,
+        now=BEGAN,
+        committed=committed,
+        metadata=metadata,
+    )
+
+
+@pytest.mark.parametrize(
+    ("committed", "said", "died"),
+    [
+        pytest.param(0, CommitMetadata(released=True), False, id="let go of in order"),
+        pytest.param(0, CommitMetadata(), True, id="no mark"),
+        pytest.param(None, CommitMetadata(), False, id="no commit: there may have been no owner"),
+    ],
+)
+def test_an_owner_that_left_no_mark_died(committed: int | None, said: CommitMetadata, died: bool) -> None:
+    assignment = taken_over(said, committed=committed)
+    assert assignment.last_owner_died is died
+    assert assignment.claims.must_be_named(10) is died
+    assert not assignment.claims.is_announced
+    assignment.log_ends_at(5)
+    assert [assignment.claims.must_be_named(offset) for offset in (4, 5)] == [died, False]
+
+
+def test_a_commit_that_was_refused_is_heard_of_as_a_notice_and_tells_that_its_owner_let_go() -> None:
+    assignment = taken_over(CommitMetadata())
+    died = [assignment.last_owner_died]
+    assignment.heed(last_commit_of(drawn("..")), BEGAN)
+    assert [*died, assignment.last_owner_died] == [True, False]
+    assert not assignment.claims.must_be_named(0)
+
+
+def test_the_first_commit_takes_the_mark_away() -> None:
+    """Else the owner after this one could not tell its death."""
+    assignment = taken_over(metadata_of(drawn("..").close()[1]))
+    commit = assignment.commit()
+    assert commit is not None
+    assert not metadata_of(commit).released
+    assignment.acknowledge(commit, says_alone=False)
+    assert assignment.claims.is_announced
 
 
 def test_a_worker_that_is_heard_of_did_not_die_although_its_last_commit_says_running() -> None:
@@ -399,7 +500,8 @@ def test_what_is_finished_is_not_expected() -> None:
 class Owners:
     """A partition goes from owner to owner, by deaths and by letting go; former owners finish, give back, or die.
 
-    ``deaths`` counts, for each offset, the workers that died after they had started it. ``durable`` are the outcomes;
+    ``deaths`` counts, for each offset, the workers that died after they had started it; ``died_alone`` are those that
+    were running when a worker died that ran nothing else. ``durable`` are the outcomes;
     ``known`` those of them that an owner can know of: committed, or said by a notice that is not too old.
     """
 
@@ -408,6 +510,8 @@ class Owners:
         self.now = BEGAN
         self.durable: set[int] = set()
         self.deaths = dict.fromkeys(range(OFFSETS), 0)
+        self.died_alone: set[int] = set()
+        self.convicted: set[int] = set()
         self.group: tuple[int | None, str] = (None, "")
         self.notices = RecentNotices()
         self.said: list[tuple[float, Notice]] = []
@@ -463,14 +567,28 @@ class Owners:
             return
         offset = self.random.choice(sorted(self.waiting))
         assert not any(offset in former for former in self.formers), "a former owner runs it, and says so"
-        assert self.owner.claims.claim(offset)
+        claims, crashes = self.owner.claims, self.owner.crashes_of(offset)
+        if claims.alone is not None or claims.may_say_alone or (crashes >= SUSPECT_CRASHES and claims.running()):
+            return
+        assert claims.claim(offset)
         self.waiting.remove(offset)
+        if crashes >= CONVICTED_CRASHES:
+            assert offset in self.died_alone, "an innocent is convicted"
+            self.convicted.add(offset)
+            self.durable.add(offset)
+            finish(self.owner, offset)
+            return
         self.started.add(offset)
+        if crashes == SUSPECT_CRASHES:
+            claims.try_alone(offset)
 
     def end(self) -> None:
         if not self.owner.claims.running():
             return
         offset = self.random.choice(self.owner.claims.running())
+        if self.owner.claims.alone == offset:
+            self.owner.claims.end_alone()
+            self.owner.acquitted.append(offset)
         if self.random.random() < 0.5:
             self.durable.add(offset)
             finish(self.owner, offset)
@@ -482,8 +600,12 @@ class Owners:
         commit = self.owner.commit()
         if commit is not None:
             self.group = commit
+            self.owner.acknowledge(commit, says_alone=self.owner.says_alone)
 
     def die(self) -> None:
+        running = self.owner.claims.running()
+        if len(running) == 1:
+            self.died_alone.update(running)
         for offset in self.started:
             self.deaths[offset] += 1
         self.take_over()
@@ -539,7 +661,9 @@ class Owners:
         self.lowest = commit[0]
         assert finished_in(commit) <= self.durable
         metadata = metadata_of(commit)
-        assert {offset for offset, _ in metadata.running} == set(self.owner.claims.running())
+        claims = self.owner.claims
+        assert {offset for offset, _ in metadata.running} == set(claims.running())
+        assert claims.alone is None or claims.running() == (claims.alone,)
 
     def charges_nobody_for_deaths_that_were_none_of_its_own(self) -> None:
         for offset, deaths in self.deaths.items():

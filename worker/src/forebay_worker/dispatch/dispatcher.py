@@ -23,12 +23,13 @@ from forebay_worker.dispatch.failure_policy import FailurePolicy, Verdicts
 from forebay_worker.dispatch.lookahead import Lookahead
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.dispatch.shedder import Shedder
+from forebay_worker.dispatch.suspects import NamedStarts, Suspects, is_suspect, must_wait
 from forebay_worker.lanes.lanes import Lanes, cost_bytes
 from forebay_worker.outcome.reporter import UNDELIVERED_RECORDS_MAX, Reporter
 from forebay_worker.pacing.estimates import Estimates
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.prediction import Predictor
-from forebay_worker.partition.assignment import CRASHES_MAX
+from forebay_worker.partition.assignment import CONVICTED_CRASHES
 from forebay_worker.request.controls import CONTROLS_MAX, RECENT_MS, Controls
 from forebay_worker.request.retry_policy import Next, plan_after_failure
 from forebay_worker.request.work import Answer, Failure, Work
@@ -97,6 +98,8 @@ class Dispatcher:
         self.gpu_watch = GpuWatch()
         self.failures = failures if failures is not None else FailurePolicy()
         self.breaker = self.failures.breaker
+        self.suspects = Suspects()
+        self.named_starts = NamedStarts()
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
         self.stopping = False
@@ -153,8 +156,8 @@ class Dispatcher:
             end = self._end_by_control(work, now_ms)
             if end is not None:
                 return end
-        if work.crashes >= CRASHES_MAX:
-            error = f"{work.crashes} workers died while they ran it"
+        if work.crashes >= CONVICTED_CRASHES:
+            error = f"{work.crashes} workers died while they ran it, the last one while it ran nothing else"
             failure = Failure(reason=Reason.WORKER_CRASHED, error=error)
             return partial(reporter.failed, work, failure, service_seconds=None)
         if work.deadline_ms <= now_ms:
@@ -195,6 +198,10 @@ class Dispatcher:
             self.lanes.remove(work)
             if work.assignment.claims.claim(work.offset):
                 end()
+        for work in self.suspects.take_out(lambda work: self._end_by_control(work, now_ms) is not None):
+            end = self._end_by_control(work, now_ms)
+            if end is not None and work.assignment.claims.claim(work.offset):
+                end()
 
     def _answer_fresh(self, fresh: list[tuple[Control, int]], now: float) -> None:
         """Says of what needs nothing to be done why it needs nothing, where somebody may wait for it."""
@@ -220,45 +227,120 @@ class Dispatcher:
 
         The caller must run it and then call one of `answered`, `failed`, `gave_up`.
         """
-        lanes = self.lanes
+        work: Work | None
         while True:
             now = self._clock.monotonic()
-            if not lanes or self.limited_by(now) is not None:
-                return None
-            if self.breaker.state is BreakerState.CLOSED:
-                work = lanes.pop(
-                    now,
-                    running=self.running_by_tier,
-                    limit=self.gate.share_requests,
-                    only_high=self.only_high,
-                )
-            else:
-                work = lanes.pop_probe(self.failures.is_of_the_failed_kind)
+            work = self._take_careful(now)
             if work is None:
-                return None
+                work = self._pop(now)
+                if work is None:
+                    return None
+                if is_suspect(work):
+                    self.suspects.add(work)
+                    continue
+                if not self._claim(work, now):
+                    continue
+                if must_wait(work):
+                    self.running_by_tier[work.assignment.tier] += 1
+                    self.named_starts.hold(work, now)
+                    continue
+            self._start(work, now)
+            return work
+
+    def _take_careful(self, now: float) -> Work | None:
+        """A request that waited for a commit before its start, claimed; or the suspect whose turn it is."""
+        if self.suspects.is_idle and not self.named_starts:
+            return None
+        if self.stopping:
+            for work in self.named_starts.take_all():
+                self._let_go_held(work)
+            self.suspects.stop(now)
+            return None
+        if self._is_recovering(now):
+            return None
+        # What was allowed when they were claimed need not be any more.
+        while self._limited_by_others(now, len(self.running)) is None:
+            held = self.named_starts.take(now)
+            if held is None:
+                break
+            if not held.assignment.claims.is_open:
+                self._let_go_held(held)
+                continue
+            self.running_by_tier[held.assignment.tier] -= 1
+            if not self._expire(held):
+                return held
+        in_flight = len(self.running) + len(self.named_starts)
+        suspect = self.suspects.step(now, in_flight=in_flight, may_start=lambda: self._could_start(now))
+        if suspect is None:
+            return None
+        claims = suspect.assignment.claims
+        if claims.is_open and not self._expire(suspect):
+            return suspect
+        self.suspects.let_go(suspect, now)
+        if not claims.is_open:
+            claims.release(suspect.offset)
+            self._tracing.let_go(suspect)
+        return None
+
+    def _let_go_held(self, work: Work) -> None:
+        self.running_by_tier[work.assignment.tier] -= 1
+        work.assignment.claims.release(work.offset)
+        self._tracing.let_go(work)
+
+    def _could_start(self, now: float) -> bool:
+        """Whether a request could start if none were running."""
+        return self.breaker.state is BreakerState.CLOSED and self._limited_by_others(now, 0) is None
+
+    def _pop(self, now: float) -> Work | None:
+        """The most urgent request that may start now, not claimed."""
+        lanes = self.lanes
+        if not lanes or self.limited_by(now) is not None:
+            return None
+        if self.breaker.state is BreakerState.CLOSED:
+            work = lanes.pop(
+                now,
+                running=self.running_by_tier,
+                limit=self.gate.share_requests,
+                only_high=self.only_high,
+            )
+        else:
+            work = lanes.pop_probe(self.failures.is_of_the_failed_kind)
+        if work is not None:
             self._taken += 1
             if self._taken % TAKEN_BETWEEN_CREDITS == 0:
                 self.lookahead.allow_all()
-            now_ms = self._clock.wall_ms()
-            if not work.assignment.claims.claim(work.offset):
-                self._tracing.let_go(work)
-                continue  # the partition was given up: its new owner runs the request
-            if work.deadline_ms <= now_ms:
-                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
-                continue
-            if self._is_doomed(work, now, now_ms):
-                self._drop_doomed(work, now)
-                continue
-            self.breaker.started(now)
-            work.started = now
-            if self._predictor is not None:
-                work.predicted_seconds = self.gate.service_seconds(work, now)
-                self.gate.started(work, now)
-            self.running[id(work)] = work
-            self.running_by_tier[work.assignment.tier] += 1
-            self._stats.dispatched(work, now_ms)
-            self._tracing.started(work, now, now_ms)
-            return work
+        return work
+
+    def _claim(self, work: Work, now: float) -> bool:
+        """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
+        if not work.assignment.claims.claim(work.offset):
+            self._tracing.let_go(work)
+            return False
+        if self._expire(work):
+            return False
+        if self._is_doomed(work, now, self._clock.wall_ms()):
+            self._drop_doomed(work, now)
+            return False
+        return True
+
+    def _expire(self, work: Work) -> bool:
+        """Ends a claimed request if its deadline has passed."""
+        if work.deadline_ms > self._clock.wall_ms():
+            return False
+        self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+        return True
+
+    def _start(self, work: Work, now: float) -> None:
+        self.breaker.started(now)
+        work.started = now
+        if self._predictor is not None:
+            work.predicted_seconds = self.gate.service_seconds(work, now)
+            self.gate.started(work, now)
+        self.running[id(work)] = work
+        self.running_by_tier[work.assignment.tier] += 1
+        now_ms = self._clock.wall_ms()
+        self._stats.dispatched(work, now_ms)
+        self._tracing.started(work, now, now_ms)
 
     @property
     def only_high(self) -> bool:
@@ -272,7 +354,12 @@ class Dispatcher:
             return _DRAINING
         if self._is_recovering(now):
             return Limitation("suspension", round(now - self._recovered_at, 3), 0)
-        limitation = self.gate.blocked_by(now, len(self.running))
+        if self.suspects.excludes_others:
+            return Limitation("suspect", len(self.running), 0)
+        return self._limited_by_others(now, len(self.running) + len(self.named_starts))
+
+    def _limited_by_others(self, now: float, in_flight: int) -> Limitation | None:
+        limitation = self.gate.blocked_by(now, in_flight)
         if limitation is not None:
             return limitation
         if not self.breaker.admits(now):
@@ -284,6 +371,7 @@ class Dispatcher:
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""
         now = self._end(work, answer)
+        self.suspects.acquit(work, now)
         self._tracing.execution_ended(work, now, error=None)
         service_seconds = now - work.started
         self.lookahead.ended()
@@ -299,6 +387,10 @@ class Dispatcher:
     def failed(self, work: Work, failure: Failure) -> None:
         """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
         now = self._end(work, None)
+        if failure.reached:
+            self.suspects.acquit(work, now)
+        else:
+            self.suspects.let_go(work, now)
         self._tracing.execution_ended(work, now, error=failure.reason.code)
         if self.failures.blame(failure) is not Blame.REQUEST:
             self._backend_failed(work, failure, now)
@@ -313,6 +405,10 @@ class Dispatcher:
     def gave_up(self, work: Work, *, deadline_passed: bool) -> None:
         """The execution was cancelled: at its deadline, or because the worker stops and gives the request back."""
         now = self._end(work, None)
+        if deadline_passed:
+            self.suspects.acquit(work, now)
+        else:
+            self.suspects.let_go(work, now)
         self._tracing.execution_ended(work, now, error="given_up")
         self.breaker.ended(now, started=work.started)
         if deadline_passed and self._is_cancelled(work):
@@ -361,6 +457,9 @@ class Dispatcher:
         """Drops what missed its deadline, and some of what is bound to; the rest is looked at in the next sweeps."""
         now_ms = self._clock.wall_ms()
         for work in self.lanes.remove_expired(now_ms):
+            if work.assignment.claims.claim(work.offset):
+                self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
+        for work in self.suspects.take_out(lambda work: work.deadline_ms <= now_ms):
             if work.assignment.claims.claim(work.offset):
                 self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
         for work in self.lanes.sweep(SWEEP_RECORDS_MAX, self._doomed_at(now, now_ms)):

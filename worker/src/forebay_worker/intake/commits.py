@@ -29,10 +29,12 @@ _Commit = tuple[int, str]
 
 
 class _Sent(NamedTuple):
-    """A partition's part of the commit that is on its way. ``finished_since``: of the oldest offset it tells of."""
+    """A partition's part of the commit that is on its way. ``says_alone``: it names a suspect that runs alone.
+    ``finished_since``: of the oldest offset it tells of."""
 
     assignment: Assignment
     commit: _Commit
+    says_alone: bool
     finished_since: float | None
 
 
@@ -61,17 +63,20 @@ class Commits:
         self.failed_count = 0
 
     def commit_when_due(self, consumer: KafkaConsumer, now: float) -> None:
-        """Sends a commit of all that changed, five times a second at most."""
-        if now < self._next_at or (self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX):
+        """Sends a commit of all that changed, five times a second at most unless somebody waits for it."""
+        if self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX:
+            return
+        if now < self._next_at and not any(each.claims.is_urgent for each in self._assignments.values()):
             return
         self._next_at = now + COMMIT_SECONDS
         self._put_back(self._sent)
         due: dict[PartitionKey, _Sent] = {}
         for key, assignment in self._assignments.items():
+            assignment.claims.is_urgent = False  # before the look at the claims: a later one asks again
             commit = assignment.commit()
             if commit is not None and self._confirmed.get(key) != commit:
                 self._metadata_bytes[key] = len(commit[1])
-                due[key] = _Sent(assignment, commit, assignment.finished_since)
+                due[key] = _Sent(assignment, commit, assignment.says_alone, assignment.finished_since)
             assignment.finished_since = None
         self._sent = due
         if not due:
@@ -137,7 +142,9 @@ class Commits:
             if partition.error is not None:
                 self._failed(partition.error, key)
             elif error is None and self._answers(partition, sent.get(key)):
-                self._confirmed[key] = sent.pop(key).commit
+                answered = sent.pop(key)
+                self._confirmed[key] = answered.commit
+                answered.assignment.acknowledge(answered.commit, says_alone=answered.says_alone)
                 self.confirmed_count += 1
                 self.denied = None
         self._put_back(sent)
@@ -161,8 +168,10 @@ class Commits:
         self._metadata_bytes.pop(key, None)
 
     def _put_back(self, unconfirmed: dict[PartitionKey, _Sent]) -> None:
-        """What was not committed after all has waited since it finished."""
-        for sent in unconfirmed.values():
+        """What was not committed after all has waited since it finished. It may be committed all the same: what was
+        confirmed before need no longer be the group's last commit."""
+        for key, sent in unconfirmed.items():
+            self._confirmed.pop(key, None)
             if sent.finished_since is not None:
                 sent.assignment.finished_since = sent.finished_since
 

@@ -210,7 +210,7 @@ class Intake:
         return first.credit.room_records if first.retry_delay_seconds == 0 else CONSUME_RECORDS_MAX // 4
 
     def _poll_seconds(self, now: float) -> float:
-        if self._ownership.is_opening:
+        if self._ownership.is_opening or self._ownership.wants_commits_soon:
             return OPENING_POLL_SECONDS
         due = self._held.next_due
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
@@ -223,7 +223,8 @@ class Intake:
                 self._full = False
         elif self._full_since is None:
             self._full_since = now
-        elif now - self._full_since >= FULL_SECONDS_BEFORE_PAUSE:
+            # Answers to commits come by polls, and these need room or a pause.
+        elif now - self._full_since >= FULL_SECONDS_BEFORE_PAUSE or self._ownership.wants_commits_soon:
             self._full = True
 
     def _is_blocked(self, assignment: Assignment, is_paused: bool) -> bool:
@@ -256,6 +257,7 @@ class Intake:
             assignment = renewed
         # Before the tracker knows of it: should this raise, the record is sought back to.
         work = self._work(record, assignment, ahead)
+        self._ownership.note_first(assignment, work.offset)
         verdict = assignment.receive(work.offset)
         self._troubles.received(assignment.topic)
         if verdict is Verdict.WITHHOLD:

@@ -13,13 +13,14 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHING, decode_metadata
+from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHING, CommitMetadata, decode_metadata
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.commits import Commits, PartitionKey
 from forebay_worker.intake.notices import RecentNotices
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
 from forebay_worker.intake.stalls import Progress
 from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.claims import ANY_OFFSET
 from forebay_worker.partition.credit import Credit
 from forebay_worker.request.work import Record
 
@@ -117,6 +118,11 @@ class Ownership:
         return any(not assignment.opened for assignment in self.assignments.values())
 
     @property
+    def wants_commits_soon(self) -> bool:
+        """Whether starts may wait for a commit."""
+        return any(assignment.wants_commits_soon for assignment in self.assignments.values())
+
+    @property
     def is_all_paused(self) -> bool:
         """Whether nothing can come from any partition."""
         return len(self._paused) == len(self.assignments)
@@ -178,6 +184,20 @@ class Ownership:
         if assignment is not None and assignment.opened:
             assignment.offsets.end_at(end.offset())
 
+    def note_first(self, assignment: Assignment, offset: int) -> None:
+        """Before its first record is received: learns up to where an owner that died may have started records."""
+        if assignment.claims.careful_below < ANY_OFFSET:
+            return
+        try:
+            # As the client was told with this record: no question to a broker.
+            _, end = self.consumer.get_watermark_offsets(
+                TopicPartition(assignment.topic, assignment.partition), cached=True
+            )
+        except KafkaException:
+            end = offset
+        # Nobody receives more beyond its commit than a partition may have pending.
+        assignment.log_ends_at(min(max(end, offset + 1), offset + PENDING_RECORDS_MAX))
+
     def renewed(self, old: Assignment, offset: int) -> Assignment | None:
         """What a partition's record that should be known belongs to: None if it is known.
 
@@ -202,6 +222,7 @@ class Ownership:
             epoch=self._epoch,
             now=self._clock.monotonic(),
             committed=offset,
+            metadata=CommitMetadata(released=True),  # by this worker
         )
         assignment.opened = True
         return assignment

@@ -184,6 +184,8 @@ def _limitation(found: Mapping[str, Any] | None) -> str:
             return "breaker: open, a probe is on its way"
         case "coordination":
             return f"coordination: this worker has not heard itself through Kafka for {_seconds(value)}"
+        case "suspect":
+            return f"suspect: a request that ran at two crashes runs alone, or is to ({value:g} others still run)"
         case "suspension":
             return f"suspension: this worker stood still, goes on in {_seconds(-value)}"
     return f"{signal} ({value:g}, threshold {threshold:g})"

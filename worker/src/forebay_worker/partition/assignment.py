@@ -4,7 +4,6 @@ commit. Pure; the consumer's thread owns it, but for the two members named in `A
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
@@ -12,57 +11,15 @@ from enum import Enum
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.partition.claims import ANY_OFFSET, SUSPECT_CRASHES, Claims
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.offsets import PartitionOffsets
 
-CRASHES_MAX = 2
-"""A request that was running when so many workers died is not run again."""
-
+CONVICTED_CRASHES = 3
+"""A request that was running alone when its worker died is not run again: nothing else can have killed it."""
 
 DEAF_SECONDS_MAX = 60.0
 """So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
-
-
-class Claims:
-    """Which offsets of one assignment are being executed.
-
-    The one object that the consumer's thread and the dispatching thread both change: after `close` no claim succeeds,
-    and what `close` returned is all that runs.
-    """
-
-    __slots__ = ("_lock", "_open", "_running")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = True
-        self._running: set[int] = set()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open
-
-    def claim(self, offset: int) -> bool:
-        """Asks for the right to execute; False when the partition was given up."""
-        with self._lock:
-            if self._open:
-                self._running.add(offset)
-            return self._open
-
-    def release(self, offset: int) -> None:
-        """Execution ended, by an outcome or by going back to its lane."""
-        with self._lock:
-            self._running.discard(offset)
-
-    def running(self) -> tuple[int, ...]:
-        """The offsets being executed, ascending."""
-        with self._lock:
-            return tuple(sorted(self._running))
-
-    def close(self) -> tuple[int, ...]:
-        """Lets no further offset be claimed; returns those being executed."""
-        with self._lock:
-            self._open = False
-            return tuple(sorted(self._running))
 
 
 class Verdict(Enum):
@@ -74,11 +31,14 @@ class Verdict(Enum):
 
 
 class Assignment:
-    """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one.
+    """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one,
+    ``acquitted`` those of suspects that ended, or outlived their time alone, without killing their worker.
 
     ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
     ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
     ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
+    ``last_owner_died``: nothing says that it let go of the partition.
+    ``says_alone``: the commit made last names a suspect as the only request that runs in this worker.
     ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
     """
 
@@ -88,18 +48,21 @@ class Assignment:
         "_leases",
         "_presumed",
         "_taken",
+        "acquitted",
         "assigned_at",
         "claims",
         "credit",
         "done",
         "epoch",
         "finished_since",
+        "last_owner_died",
         "lost",
         "offsets",
         "opened",
         "partition",
         "refused",
         "retry_delay_seconds",
+        "says_alone",
         "tier",
         "topic",
     )
@@ -128,6 +91,12 @@ class Assignment:
         self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
         self.claims = Claims()
         self.done: deque[int] = deque()
+        self.acquitted: deque[int] = deque()
+        # Without any commit there is none of its last owner to be told from one that died: there may have been none.
+        self.last_owner_died = committed is not None and not metadata.released
+        self.claims.careful_below = ANY_OFFSET if self.last_owner_died else 0
+        self.claims.is_urgent = True
+        self.says_alone = False
         self.lost = False
         self.refused: str | None = None
         self.finished_since: float | None = None
@@ -143,6 +112,8 @@ class Assignment:
         """Notes that a record arrived and says what to do with it."""
         if not self.offsets.receive(offset):
             return Verdict.SKIP
+        if not self.claims.is_announced:
+            self.claims.is_urgent = True
         if self._taken and offset in self._taken:
             self._taken.remove(offset)
             return Verdict.SKIP
@@ -163,11 +134,40 @@ class Assignment:
         self._taken.add(offset)
 
     def crashes_of(self, offset: int) -> int:
-        """How many workers died while they ran this offset."""
+        """How many workers died while they ran this offset. `SUSPECT_CRASHES` of them make it a suspect; one more is
+        counted only if it ran alone."""
         return self._crashes.get(offset, 0)
+
+    def log_ends_at(self, offset: int) -> None:
+        """What a last owner that died may have started lies below ``offset``, an end of the log after its death."""
+        if self.last_owner_died:
+            self.claims.careful_below = min(self.claims.careful_below, offset)
+
+    @property
+    def wants_commits_soon(self) -> bool:
+        """Whether starts may wait for a commit: the first ones, those of what the last owner may have started, and
+        those of suspects."""
+        position = self.offsets.position()
+        is_behind = position is not None and position < self.claims.careful_below
+        may_wait = self.offsets.pending_count > 0 and (is_behind or not self.claims.is_announced)
+        return may_wait or self.claims.may_say_alone or SUSPECT_CRASHES in self._crashes.values()
+
+    def acknowledge(self, commit: tuple[int, str], *, says_alone: bool) -> None:
+        """A commit of this assignment is the group's last one."""
+        claims = self.claims
+        claims.is_announced = True
+        if not says_alone:
+            claims.may_say_alone = False
+        if claims.careful_below or self._crashes:
+            metadata = decode_metadata(*commit)  # what was cut is not named
+            claims.name(() if metadata is None else [offset for offset, _ in metadata.running])
 
     def drain_done(self, now: float) -> None:
         """Takes over what the event loop's thread has finished. ``now``: monotonic seconds."""
+        while self.acquitted:
+            offset = self.acquitted.popleft()
+            self._crashes.pop(offset, None)
+            self._presumed.discard(offset)
         done = self.done
         if done and self.finished_since is None:
             self.finished_since = now
@@ -191,7 +191,7 @@ class Assignment:
         elif notice.kind is NoticeKind.RELEASED:
             for offset in notice.offsets:
                 if offset in self._handed_over:
-                    self._crashes[offset] = self._handed_over.pop(offset)
+                    self._note_crashes(offset, self._handed_over.pop(offset))
         elif notice.kind is NoticeKind.LAST_COMMIT:
             self._heed_commit(notice, now)
         else:
@@ -208,6 +208,9 @@ class Assignment:
         self.offsets.finish_below(notice.committed)
         if metadata is None:
             return
+        if metadata.released:
+            self.last_owner_died = False
+            self.claims.careful_below = 0
         for first, length in metadata.finished:
             for offset in range(first, first + length):
                 self.offsets.finish(offset)
@@ -233,7 +236,11 @@ class Assignment:
         if offset in self._presumed:
             self._presumed.remove(offset)
             if offset in self._crashes:
-                self._crashes[offset] -= 1
+                self._note_crashes(offset, self._crashes.pop(offset) - 1)
+
+    def _note_crashes(self, offset: int, crashes: int) -> None:
+        if crashes:
+            self._crashes[offset] = crashes
 
     def lease_due(self, now: float) -> float | None:
         """The end of a lease that is over by the clock, the latest of them; None when none is."""
@@ -253,7 +260,9 @@ class Assignment:
             and (heard_until >= self._leases[offset] or now >= self._leases[offset] + DEAF_SECONDS_MAX)
         ]
         for offset in ended:
-            self._crashes[offset] = self._handed_over.pop(offset) + 1
+            crashes = self._handed_over.pop(offset)
+            # A suspect that was handed over need not have been alone to the end.
+            self._note_crashes(offset, max(crashes, min(crashes + 1, SUSPECT_CRASHES)))
         return bool(ended)
 
     def is_finished(self, offset: int) -> bool:
@@ -282,19 +291,28 @@ class Assignment:
             offset: count for offset, count in self._crashes.items() if not self.is_finished(offset)
         }
         elsewhere = {offset: count for offset, count in self._handed_over.items() if not self.is_finished(offset)}
-        # One that was handed over may run here all the same: it started before its former owner was heard.
-        executing = tuple(
-            (offset, elsewhere.pop(offset, crashes.get(offset, 0)))
-            for offset in running
-            if not self.is_finished(offset)
-        )
+        executing = []
+        for offset in running:
+            if self.is_finished(offset):
+                continue
+            count = elsewhere.get(offset, crashes.get(offset, 0))
+            # Running, a suspect is convicted if this worker dies: only one that is alone may be said to run, and not
+            # one that is claimed for its outcome.
+            if handing_over or count < SUSPECT_CRASHES or offset == self.claims.alone:
+                # One that was handed over may run here all the same: it started before its former owner was heard.
+                elsewhere.pop(offset, None)
+                executing.append((offset, count))
         here = {offset for offset, _ in executing}
         waiting = tuple((offset, count) for offset, count in crashes.items() if offset not in here)
         withheld = tuple(elsewhere.items())
+        self.says_alone = not handing_over and any(count >= SUSPECT_CRASHES for _, count in executing)
+        if self.says_alone:
+            self.claims.may_say_alone = True
         metadata = CommitMetadata(
             finished=self.offsets.finished_beyond(),
-            running=() if handing_over else executing,
+            running=() if handing_over else tuple(executing),
             waiting=waiting,
-            handed_over=withheld + executing if handing_over else withheld,
+            handed_over=withheld + tuple(executing) if handing_over else withheld,
+            released=handing_over,
         )
         return position, encode_metadata(position, metadata)
