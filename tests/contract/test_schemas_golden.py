@@ -15,6 +15,7 @@ import pytest
 
 from forebay_schemas.contract.envelope import JsonCodec, Request, deadline_ms, priority_in, tier_for
 from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason, Status
 from forebay_schemas.contract.results import decode_result, encode_result
 from forebay_schemas.formats.avro import envelope_schemas
@@ -69,6 +70,16 @@ def test_headers_of_version_1_mean_what_they_meant(vector: dict[str, Any]) -> No
     headers = [(name, None if value is None else value.encode()) for name, value in vector["headers"]]
     history = msgspec.structs.asdict(read_history(headers))
     assert {name: history[name] for name in vector["means"]} == vector["means"]
+
+
+@named("commits.json")
+def test_a_commit_of_version_1_means_what_it_meant(vector: dict[str, Any]) -> None:
+    metadata = decode_metadata(vector["committed"], vector["text"])
+    assert metadata is not None
+    means = {name: getattr(metadata, name) for name in vector["means"]}
+    assert msgspec.to_builtins(means, builtin_types=()) == msgspec.to_builtins(
+        {name: tuple(map(tuple, said)) if isinstance(said, list) else said for name, said in vector["means"].items()}
+    )
 
 
 def test_reasons_are_added_but_never_renamed_nor_given_another_status() -> None:

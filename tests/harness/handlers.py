@@ -53,6 +53,11 @@ async def obey(request: Any) -> Any:
         case "wait_at_gate":
             _note(request)
             await _pass_gate(request)
+        case "kill_after":
+            _note(request)
+            await asyncio.sleep(request.payload["seconds"])
+            os.kill(os.getpid(), getattr(signal, request.payload.get("signal", "SIGKILL")))
+            await asyncio.sleep(60)
         case "kill_worker_at_gate":
             _note(request)
             await _pass_gate(request)

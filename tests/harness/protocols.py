@@ -16,6 +16,8 @@ BRISK: Final = ClusterSpec(
         "group.consumer.min.heartbeat.interval.ms": "500",
         "group.consumer.session.timeout.ms": "6000",
         "group.consumer.min.session.timeout.ms": "6000",
+        # By default a member of the classic protocol cannot be missed before 6 s have passed.
+        "group.min.session.timeout.ms": "1000",
     }
 )
 

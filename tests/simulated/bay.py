@@ -14,6 +14,7 @@ from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import HandedOver, Source
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.credit import Credit
+from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
 from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, ScriptedConsumer
 from simulated.works import POOL, envelope
@@ -70,6 +71,7 @@ class Bay:
         self.foreign = foreign
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
+        self.quiet = Quiet()
         self.credit = ManualCredit(self.clock)
         self.allow(capacity, total_bytes=capacity_bytes)
         self.sources = [
@@ -100,6 +102,7 @@ class Bay:
             peers=self.peers,
             fetcher=self.fetcher,
             answer=lambda *answer: self.answers.append(answer),
+            quiet=self.quiet,
         )
 
     def _deliver(self, batch: list[Work]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 BACKEND_TIMEOUT_SECONDS = 40.0
 POISON_SECONDS = (0.0, 0.1, 0.3, 3.0)
 """How soon a poison kills its worker: at once, before the next commit in the ordinary course, and long after it."""
+
+UNREADABLE_KILLS_MAX = 3
 
 
 class Mode(Enum):
@@ -53,6 +56,8 @@ class Kind(Enum):
     HANGS_ONCE = "hangs_once"
     LARGE = "large"
     POISON = "poison"
+    UNREADABLE = "unreadable"
+    """Kills whoever decodes it, three times at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +85,14 @@ class Backend:
         self._scheduler = scheduler
         self._random = random
         self._tries: dict[str, int] = {}
+        self._readers_killed: Counter[str] = Counter()
+
+    def kills_reader(self, request_id: str) -> bool:
+        """Whether a worker dies of decoding a request, now."""
+        if self.kinds.get(request_id) is not Kind.UNREADABLE:
+            return False
+        self._readers_killed[request_id] += 1
+        return self._readers_killed[request_id] <= UNREADABLE_KILLS_MAX
 
     def plan(self, work: Work) -> tuple[float, Answer | Failure | None]:
         """How long an execution takes and how it ends; None: the worker dies of it."""

@@ -30,6 +30,7 @@ from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.offsets import PartitionOffsets
+from forebay_worker.partition.quiet import Quiet
 from simulation.process import Patch
 
 
@@ -226,6 +227,10 @@ def _suspects_run_beside_others() -> list[Patch]:
     return [(Suspects, "excludes_others", property(lambda _: False))]
 
 
+def _intakes_decode_beside_suspects() -> list[Patch]:
+    return [(Quiet, "may_read", lambda *_: True), (Quiet, "is_quiet", property(lambda _: True))]
+
+
 def _convicted_after_two_crashes() -> list[Patch]:
     return [(dispatch, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
 
@@ -345,6 +350,7 @@ BUGS = [
         "a suspect runs beside others, and others start beside it",
         _suspects_run_beside_others,
     ),
+    Bug("decoded-beside-suspects", "records are decoded beside a suspect", _intakes_decode_beside_suspects),
     Bug(
         "convicted-in-company",
         "who ran at two crashes is convicted, whoever ran beside it",

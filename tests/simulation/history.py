@@ -277,6 +277,7 @@ class History:
         # Where a commit has hardly any room, crashes are not counted, and a poison kills until its deadline.
         is_counted = plan.bounds.metadata_bytes == METADATA_BYTES_MAX
         share[Kind.POISON] = 0.05 if random.random() < 0.3 and is_counted else 0.0
+        share[Kind.UNREADABLE] = 0.1 if random.random() < (0.5 if share[Kind.POISON] else 0.05) else 0.0
         kinds = list(Kind)
         weights = [1.0 if kind is Kind.PLAIN else share[kind] for kind in kinds]
         undecodable = 0.1 if random.random() < 0.2 else 0.0

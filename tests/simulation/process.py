@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,8 +10,10 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from forebay_schemas.contract.envelope import Request
 from forebay_schemas.contract.offsets_metadata import encode_metadata
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaSource
 from forebay_worker import worker
 from forebay_worker.cluster import startup as cluster
 from forebay_worker.coordination import follower as coordination
@@ -103,6 +105,21 @@ class SimulatedWorker(Worker):
         return _NoOps()
 
 
+class _DeadlyReader(EnvelopeReader):
+    """Some records kill the process that decodes them."""
+
+    __slots__ = ("_die",)
+
+    def __init__(self, source: SchemaSource, *, die: Callable[[str], None], **more: Any) -> None:
+        super().__init__(source, **more)
+        self._die = die
+
+    def read(self, value: bytes | None, *, content_type: str | None = None) -> Request:
+        request = super().read(value, content_type=content_type)
+        self._die(request.request_id)
+        return request
+
+
 @dataclass(slots=True, eq=False)
 class Running:
     """A worker process of the history."""
@@ -159,6 +176,7 @@ class Cluster:
             (cluster.Cluster, "require_usable", lambda _: self._partitions()),
             (cluster.Cluster, "lacking", lambda _: []),
             (worker, "HttpBackend", self._make_backend),
+            (worker, "EnvelopeReader", self._make_reader),
             (worker, "TIERS", tuple(self._tiers)),
             *self._bounds.patches(),
             *patches,
@@ -318,6 +336,24 @@ class Cluster:
             oracle=self._oracle,
             die=partial(self._killed_by, running),
         )
+
+    def _make_reader(self, source: SchemaSource, **more: Any) -> EnvelopeReader:
+        process = self._scheduler.current_process
+        assert process is not None
+        running = next(each for each in self.running if each.process is process)
+        return _DeadlyReader(source, die=partial(self._dies_decoding, running), **more)
+
+    def _dies_decoding(self, running: Running, request_id: str) -> None:
+        """A record that kills whoever decodes it has been read."""
+        if not self._backend.kills_reader(request_id):
+            return
+        name = running.process.name
+        self._oracle.ledger.note(f"{name} dies while it decodes {request_id}")
+        self._oracle.ledger.counts["died_decoding"] += 1
+        if self._tried_alone(name) is not None:
+            self._oracle.ledger.fail(f"{name} decodes {request_id} beside a suspect")
+        self.kill(running)
+        self._scheduler.sleep(1e9)  # this thread is gone
 
     def check_bounds(self) -> None:
         """What every worker may hold at most."""

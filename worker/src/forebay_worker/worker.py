@@ -44,6 +44,7 @@ from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.execution.executor import Executor
 from forebay_worker.execution.handler_backend import HandlerBackend, load_handler
+from forebay_worker.execution.handler_process import run_in_child
 from forebay_worker.execution.http_backend import HttpBackend
 from forebay_worker.intake.early_control import Heard
 from forebay_worker.intake.fetcher import Fetcher, FetchingConsumer
@@ -170,7 +171,9 @@ class Worker:
         ops = self._make_ops()
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
         self._backend: Backend = (
-            HttpBackend(http_options(self._settings)) if self._handler is None else HandlerBackend(self._handler)
+            HttpBackend(http_options(self._settings))
+            if self._handler is None
+            else HandlerBackend(self._handler, run_in_child=partial(run_in_child, str(self._settings.handler)))
         )
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._tracing.around(self._backend))
         await self._signals.start()
@@ -286,6 +289,7 @@ class Worker:
                 explain=partial(self._cluster.explain_reading, name),
                 fetcher=fetcher,
                 answer=answer,
+                quiet=dispatcher.quiet,
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)

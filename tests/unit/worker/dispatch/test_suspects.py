@@ -18,6 +18,7 @@ from forebay_worker.dispatch.suspects import (
 )
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.claims import ANY_OFFSET, SUSPECT_CRASHES
+from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
 
@@ -41,7 +42,8 @@ class Court:
     """Trials whose time is moved by hand."""
 
     def __init__(self, *works: Work) -> None:
-        self.suspects = Suspects()
+        self.quiet = Quiet()
+        self.suspects = Suspects(self.quiet)
         self.now = 100.0
         self.in_flight = 0
         self.may_start = True
@@ -96,6 +98,25 @@ def test_a_suspect_starts_when_nothing_else_runs_and_a_commit_says_so() -> None:
     assert court.phase() is Phase.ALONE
 
 
+def test_a_suspect_starts_only_when_no_intake_decodes_and_none_does_until_its_trial_is_over() -> None:
+    """What is decoded may kill the worker too, and would convict it."""
+    work = make_suspect()
+    court = Court(work)
+    assert court.quiet.may_read("high")
+    court.step()
+    court.step()
+    assert court.phase() is Phase.GATHERING
+    court.quiet.done("high")
+    assert not court.quiet.may_read("low")
+    court.run_alone(work)
+    court.suspects.acquit(work, court.now)
+    court.step()
+    assert not court.quiet.may_read("low"), "the last commit still says that it runs alone"
+    commit(work)
+    court.step()
+    assert court.quiet.may_read("low")
+
+
 @pytest.mark.parametrize("how", ["ends", "outlives its time"])
 def test_who_ends_or_outlives_its_time_is_acquitted_and_others_start_once_a_commit_says_so(how: str) -> None:
     work = make_suspect()
@@ -135,12 +156,17 @@ def test_who_cannot_be_alone_lets_others_go_on_and_tries_again() -> None:
     work = make_suspect()
     court = Court(work)
     court.in_flight = 1
-    court.step()
-    court.step(ALONE_SECONDS_MAX)
-    assert not court.excludes_others()
-    assert len(court.suspects) == 1
-    court.step(ALONE_SECONDS_MAX)
-    assert court.phase() is Phase.GATHERING
+    for seconds in (30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0):
+        court.step()
+        court.step(seconds - 0.1)
+        assert court.phase() is Phase.GATHERING
+        court.step(0.1)
+        assert not court.excludes_others()
+        assert len(court.suspects) == 1
+        court.step(seconds - 0.1)
+        assert not court.excludes_others(), "they go on for as long"
+        court.step(0.1)
+        assert court.phase() is Phase.GATHERING
 
 
 def test_a_backend_that_serves_nobody_gets_its_probes() -> None:

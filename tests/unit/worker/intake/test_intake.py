@@ -774,3 +774,39 @@ def test_records_of_the_same_log_that_come_again_are_skipped() -> None:
     bay.consumer.log_of(P0).position = 0
     bay.step(2)
     assert bay.offsets() == [0, 1, 2]
+
+
+def test_while_a_suspect_is_tried_nothing_is_decoded_and_the_membership_is_kept() -> None:
+    bay = bay_with(0)
+    bay.quiet.is_wanted = True
+    bay.fill(P0, *range(1, 5))
+    polls = bay.consumer.polls
+    bay.step(3)
+    assert bay.quiet.is_quiet
+    assert bay.is_paused()
+    assert bay.offsets() == [0]
+    assert bay.consumer.polls == polls + 3
+    bay.finish(0)
+    bay.settle()
+    assert bay.committed() == 1, "commits go on"
+    bay.quiet.is_wanted = False
+    bay.step(2)
+    assert bay.offsets() == [0, 1, 2, 3, 4]
+    assert not bay.quiet.is_quiet
+
+
+def test_an_intake_is_not_quiet_while_it_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    bay = bay_with(0)
+    bay.fill(P0, 1)
+    seen = []
+    deliver = bay.intake._deliver
+
+    def look(batch: list[Work]) -> None:
+        bay.quiet.is_wanted = True  # in the midst of it
+        seen.append(bay.quiet.is_quiet)
+        deliver(batch)
+
+    monkeypatch.setattr(bay.intake, "_deliver", look)
+    bay.step()
+    assert seen == [False]
+    assert bay.quiet.is_quiet

@@ -30,6 +30,7 @@ from forebay_worker.pacing.estimates import Estimates
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import CONVICTED_CRASHES
+from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.controls import CONTROLS_MAX, RECENT_MS, Controls
 from forebay_worker.request.retry_policy import Next, plan_after_failure
 from forebay_worker.request.work import Answer, Failure, Work
@@ -98,7 +99,8 @@ class Dispatcher:
         self.gpu_watch = GpuWatch()
         self.failures = failures if failures is not None else FailurePolicy()
         self.breaker = self.failures.breaker
-        self.suspects = Suspects()
+        self.quiet = Quiet()
+        self.suspects = Suspects(self.quiet)
         self.named_starts = NamedStarts()
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
@@ -238,7 +240,7 @@ class Dispatcher:
                 if is_suspect(work):
                     self.suspects.add(work)
                     continue
-                if not self._claim(work, now):
+                if not self._claim(work, now, self._clock.wall_ms()):
                     continue
                 if must_wait(work):
                     self.running_by_tier[work.assignment.tier] += 1
@@ -267,14 +269,15 @@ class Dispatcher:
                 self._let_go_held(held)
                 continue
             self.running_by_tier[held.assignment.tier] -= 1
-            if not self._expire(held):
+            if not self._expire(held, self._clock.wall_ms()):
                 return held
         in_flight = len(self.running) + len(self.named_starts)
         suspect = self.suspects.step(now, in_flight=in_flight, may_start=lambda: self._could_start(now))
         if suspect is None:
             return None
         claims = suspect.assignment.claims
-        if claims.is_open and not self._expire(suspect):
+        if claims.is_open and not self._expire(suspect, self._clock.wall_ms()):
+            log.warning("a request that was running at two crashes runs alone", request_id=suspect.request_id)
             return suspect
         self.suspects.let_go(suspect, now)
         if not claims.is_open:
@@ -311,21 +314,21 @@ class Dispatcher:
                 self.lookahead.allow_all()
         return work
 
-    def _claim(self, work: Work, now: float) -> bool:
+    def _claim(self, work: Work, now: float, now_ms: int) -> bool:
         """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
         if not work.assignment.claims.claim(work.offset):
             self._tracing.let_go(work)
             return False
-        if self._expire(work):
+        if self._expire(work, now_ms):
             return False
-        if self._is_doomed(work, now, self._clock.wall_ms()):
+        if self._is_doomed(work, now, now_ms):
             self._drop_doomed(work, now)
             return False
         return True
 
-    def _expire(self, work: Work) -> bool:
+    def _expire(self, work: Work, now_ms: int) -> bool:
         """Ends a claimed request if its deadline has passed."""
-        if work.deadline_ms > self._clock.wall_ms():
+        if work.deadline_ms > now_ms:
             return False
         self._reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
         return True

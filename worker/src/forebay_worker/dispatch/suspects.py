@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from forebay_worker.partition.claims import SUSPECT_CRASHES
+from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
 
 NAMED_SECONDS_MAX = 3.0
@@ -20,7 +21,10 @@ ANNOUNCED_SECONDS_MAX = 0.5
 """Nor for the first commit of a partition that was let go of: brokers refuse commits while the group rebalances."""
 
 ALONE_SECONDS_MAX = 30.0
-"""So long others wait for a suspect; so long it waits for what runs before it."""
+"""So long others wait for a suspect that runs."""
+
+GATHER_SECONDS, GATHER_SECONDS_MAX = 30.0, 600.0
+"""So long they wait for it to be alone, when what runs takes long: at first; each time in vain doubles it."""
 
 COMMIT_SECONDS_MAX = 15.0
 """For the commit that says that a suspect runs alone. Without it the suspect runs alone and cannot be convicted."""
@@ -77,7 +81,7 @@ class NamedStarts:
 class Phase(Enum):
     """What a trial waits for."""
 
-    GATHERING = "others end"
+    GATHERING = "others end, and intakes decode nothing more"
     NAMING = "a commit says that it runs alone"
     ALONE = "it ends, or outlives its time"
     CLEARING = "a commit says that it no longer runs alone"
@@ -94,15 +98,17 @@ class _Trial:
 class Suspects:
     """The requests that were running at two crashes, and the one of them that is being tried.
 
-    A trial: nothing else starts; when nothing else runs, the suspect is claimed and, once a commit says so, started. It
-    is acquitted when it ends or has run for `ALONE_SECONDS_MAX`; others start again once a commit says that. Then they
-    go on for as long as the trial took before the next one.
+    A trial: nothing else starts or is decoded; when nothing else runs, the suspect is claimed and, once a commit says
+    so, started. It is acquitted when it ends or has run for `ALONE_SECONDS_MAX`; others start again once a commit says
+    that. Then they go on for as long as the trial took before the next one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, quiet: Quiet) -> None:
+        self._quiet = quiet
         self._waiting: deque[Work] = deque()
         self._trial: _Trial | None = None
         self._rest_until = 0.0
+        self._gather_seconds = GATHER_SECONDS
 
     def __len__(self) -> int:
         """How many wait for their trial or are in it, before they are claimed."""
@@ -135,7 +141,7 @@ class Suspects:
         trial = self._trial
         if trial is not None and trial.phase is Phase.GATHERING and is_wanted(trial.work):
             taken.append(trial.work)
-            self._trial = None
+            self._close()
         return taken
 
     def step(self, now: float, *, in_flight: int, may_start: Callable[[], bool]) -> Work | None:
@@ -153,12 +159,16 @@ class Suspects:
         waited = now - trial.since
         match trial.phase:
             case Phase.GATHERING:
+                is_alone = not in_flight and self._quiet.is_quiet
                 if not claims.is_open:
-                    self._trial = None
-                elif not may_start() or (in_flight and waited >= ALONE_SECONDS_MAX):
+                    self._close()
+                elif not may_start() or (not is_alone and waited >= self._gather_seconds):
+                    if waited >= self._gather_seconds:
+                        self._gather_seconds = min(2 * self._gather_seconds, GATHER_SECONDS_MAX)
                     self._waiting.appendleft(work)
                     self._end(now)
-                elif not in_flight and claims.claim(work.offset):
+                elif is_alone and claims.claim(work.offset):
+                    self._gather_seconds = GATHER_SECONDS
                     claims.try_alone(work.offset)
                     self._enter(Phase.NAMING, now)
             case Phase.NAMING:
@@ -203,13 +213,14 @@ class Suspects:
             trial.work.assignment.claims.release(trial.work.offset)
             self.let_go(trial.work, now)
         elif trial is not None and trial.phase is Phase.GATHERING:
-            self._trial = None
+            self._close()
 
     def _begin(self, now: float, may_start: Callable[[], bool]) -> None:
         while self._waiting and not self._waiting[0].assignment.claims.is_open:
             self._waiting.popleft()  # its new owner sees to it
         if self._waiting and now >= self._rest_until and may_start():
             self._trial = _Trial(self._waiting.popleft(), Phase.GATHERING, now, now)
+            self._quiet.is_wanted = True
 
     def _enter(self, phase: Phase, now: float) -> None:
         assert self._trial is not None
@@ -218,4 +229,8 @@ class Suspects:
     def _end(self, now: float) -> None:
         assert self._trial is not None
         self._rest_until = now + (now - self._trial.began)
+        self._close()
+
+    def _close(self) -> None:
         self._trial = None
+        self._quiet.is_wanted = False

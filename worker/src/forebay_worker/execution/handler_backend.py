@@ -1,4 +1,7 @@
-"""The user's own async function as a backend: loaded by its name, called with each request. The event loop."""
+"""The user's own async function as a backend: loaded by its name, called with each request. The event loop.
+
+A request that was running at two crashes is run in a process of its own: what kills that one costs no worker.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import structlog
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
+from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 
@@ -45,37 +49,60 @@ class HandlerRequest(msgspec.Struct, kw_only=True):
 
 Handler = Callable[[HandlerRequest], Awaitable[Any]]
 
+RunInChild = Callable[[bytes], Awaitable[Answer]]
+"""Runs a `HandlerRequest`, as JSON, in a process of its own. Raises ``BackendFailed``, and ``NoChildError``."""
+
+
+class NoChildError(Exception):
+    """A process ended before it had imported the handler: that says nothing of the request."""
+
+
+async def call_handler(handler: Handler, request: HandlerRequest) -> Answer:
+    """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised."""
+    try:
+        body = await handler(request)
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        # sys.exit() in a handler, say: it ends its request, not the worker.
+        log.warning("handler failed", request_id=request.request_id, exc_info=error)
+        problem = f"{type(error).__name__}: {error}"
+        raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None
+    return Answer(body=body)
+
 
 class HandlerBackend:
-    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body."""
+    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body.
 
-    def __init__(self, handler: Handler) -> None:
+    ``run_in_child``: for suspects of two crashes; None: they run alone in this process.
+    """
+
+    def __init__(self, handler: Handler, *, run_in_child: RunInChild | None = None) -> None:
         self._handler = handler
+        self._run_in_child = run_in_child
 
     async def run(self, work: Work) -> Answer:
         request = work.request
         assert request is not None
-        try:
-            body = await self._handler(
-                HandlerRequest(
-                    request_id=request.request_id,
-                    biz_type=request.biz_type,
-                    payload_json=request.payload,
-                    tier=work.tier,
-                    priority=work.priority,
-                    tenant=request.tenant,
-                    attempt=work.history.attempt,
-                    deadline_ms=work.deadline_ms,
-                )
-            )
-        except (asyncio.CancelledError, GeneratorExit):
-            raise
-        except BaseException as error:
-            # sys.exit() in a handler, say: it ends its request, not the worker.
-            log.warning("handler failed", request_id=request.request_id, exc_info=error)
-            problem = f"{type(error).__name__}: {error}"
-            raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None
-        return Answer(body=body)
+        asked = HandlerRequest(
+            request_id=request.request_id,
+            biz_type=request.biz_type,
+            payload_json=request.payload,
+            tier=work.tier,
+            priority=work.priority,
+            tenant=request.tenant,
+            attempt=work.history.attempt,
+            deadline_ms=work.deadline_ms,
+        )
+        if self._run_in_child is not None and work.crashes == SUSPECT_CRASHES:
+            try:
+                return await self._run_in_child(msgspec.json.encode(asked))
+            except NoChildError as error:
+                log.warning("no process of its own for a suspect", request_id=request.request_id, error=str(error))
+                if work.crashes != SUSPECT_CRASHES:
+                    # It took so long that others run here again: another attempt, in company.
+                    raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=str(error))) from None
+        return await call_handler(self._handler, asked)
 
     async def close(self) -> None:
         """A handler holds nothing that is ours."""

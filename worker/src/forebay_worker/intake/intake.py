@@ -29,6 +29,7 @@ from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
 from forebay_worker.lanes.lanes import cost_bytes
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.credit import Credit
+from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
@@ -46,6 +47,7 @@ class Intake:
     ``answer`` tells who asked for a cancel or an expedite what became of it.
 
     ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
+    While ``quiet`` is wanted nothing is decoded, and all partitions are paused.
     ``explain`` says in words what is wrong with reading a topic, or with the group.
     """
 
@@ -62,6 +64,7 @@ class Intake:
         peers: Peers,
         fetcher: Fetches,
         answer: Callable[[ControlAction, str, ControlOutcome], None],
+        quiet: Quiet,
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
         self.name = name
@@ -74,6 +77,8 @@ class Intake:
         self._held = Held()
         self._full_since: float | None = None
         self._full = False
+        self._quiet = quiet
+        self._may_read = True
         self._troubles = Troubles()
         self.taken_over_count = 0
         """How many requests, in all, came with partitions whose former owners were still running them."""
@@ -175,16 +180,20 @@ class Intake:
     def step(self) -> None:
         """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
         now = self.heartbeat = self._clock.monotonic()
+        self._may_read = self._quiet.may_read(self.name)
         try:
             heard_until = self._peers.heard_until  # looked at first: what came until then is heeded in this step
             self._ownership.step(now)
-            self._release_held(now, heard_until)
-            self._heed_controls()
+            if self._may_read:
+                self._release_held(now, heard_until)
+                self._heed_controls()
             self._note_fullness(now)
             self._ownership.adjust_pauses(self._is_blocked)
             self._take(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
             self._seek_back(error)
+        finally:
+            self._quiet.done(self.name)
 
     def close(self) -> None:
         """Commits what is finished, hands over what runs, and leaves the group."""
@@ -210,7 +219,7 @@ class Intake:
         return first.credit.room_records if first.retry_delay_seconds == 0 else CONSUME_RECORDS_MAX // 4
 
     def _poll_seconds(self, now: float) -> float:
-        if self._ownership.is_opening or self._ownership.wants_commits_soon:
+        if not self._may_read or self._ownership.is_opening or self._ownership.wants_commits_soon:
             return OPENING_POLL_SECONDS
         due = self._held.next_due
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
@@ -228,7 +237,7 @@ class Intake:
             self._full = True
 
     def _is_blocked(self, assignment: Assignment, is_paused: bool) -> bool:
-        return self._full or self._held.is_full(assignment, was_full=is_paused)
+        return not self._may_read or self._full or self._held.is_full(assignment, was_full=is_paused)
 
     def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
