@@ -26,7 +26,8 @@ from simulation.process import Bounds, Cluster, Patch
 from simulation.scheduler import Scheduler
 
 POOL = Pool("sim")
-CALM_SECONDS_MAX = 600.0
+CALM_SECONDS_MAX = 1_200.0
+"""A poison kills four workers, each of which the consumer protocol misses after 45 s."""
 IDLE_SECONDS_MAX = 150.0
 WORKERS_MAX = 4
 TRICKLE_SECONDS = 20.0
