@@ -10,6 +10,7 @@ from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.executions import read_executions
 from harness.live_pool import chat, envelope
+from harness.locked_backend import locked_backend
 from harness.obedient_backend import answer, obedient_backend
 from harness.waiting import wait_until
 
@@ -79,6 +80,28 @@ def test_a_backend_that_lets_nobody_in_stops_dispatch_loudly_and_costs_nothing(
         assert {(result.status, result.attempt) for result in results.values()} == {("completed", 1)}
         assert worker.metric("forebay_dead_letters_total") == 0
         wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
+
+
+def test_a_key_that_is_changed_at_the_backend_first_and_in_its_file_later_costs_nothing(
+    pool: LivePool, new_worker: NewWorker, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_text("old-key")
+    with locked_backend("old-key") as backend:
+        worker = new_worker(
+            pool, backend_url=backend.url, backend_api_key=f"${{directory:{tmp_path}:key}}", limit_max=8
+        )
+        before = pool.submit(Tier.MID, *(envelope(f"before-{number}") for number in range(5)))
+        pool.results(before)
+        backend.key = "new-key"
+        ids = pool.submit(Tier.MID, *(envelope(f"rotated-{number}", ttl_ms=600_000) for number in range(60)))
+        wait_until("a state of the backend", lambda: is_open(worker, "credentials"))
+        assert worker.get("/readyz")[0] == 503
+        assert pool.ended() == set(before)
+        (tmp_path / "key").write_text("new-key")
+        results = pool.results(ids)
+        assert {(result.status, result.attempt) for result in results.values()} == {("completed", 1)}
+        assert worker.metric("forebay_dead_letters_total") == 0
+        assert backend.refused <= 8 + 10, "probes only"
 
 
 @pytest.mark.parametrize(

@@ -231,7 +231,7 @@ def vector(*percents: str) -> Callable[[], bytes]:
         (200, vector("40", "much"), Status.WARNING, "unreadable sample"),
         (200, vector(), Status.FAILED, "the query's result is empty"),
         (200, b"<html>", Status.FAILED, "the answer is none of Prometheus' query API"),
-        (401, b"who are you", Status.FAILED, "HTTP 401 who are you"),
+        (401, b"who are you", Status.FAILED, "HTTP 401 Unauthorized"),
     ],
 )
 def test_what_a_prometheus_answers_is_told(

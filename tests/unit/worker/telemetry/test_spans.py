@@ -39,6 +39,9 @@ PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
 WITHIN: list[tuple[str, bytes | None]] = [(TRACEPARENT, str(PARENT).encode())]
 ANSWER = Answer(body={"ok": True}, prompt_tokens=7, output_tokens=9)
 FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret", http_status=500)
+CHARGED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret")
+"""Without a status that others might get, too: it counts at once."""
+
 REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
 
 
@@ -171,7 +174,7 @@ def test_a_stamp_of_the_future_gives_an_empty_queue_span() -> None:
 def test_a_failure_is_of_its_attempt_and_the_retry_names_it() -> None:
     stage = Stage()
     stage.accept(make_work(headers=WITHIN))
-    stage.dispatcher.failed(stage.take(), FAILED)
+    stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
     attempt = stage.one("attempt")
     assert attributes(attempt)["error.type"] == "backend_error"
@@ -186,7 +189,7 @@ def test_a_failure_is_of_its_attempt_and_the_retry_names_it() -> None:
 def test_a_retry_of_a_request_without_a_trace_is_joined_to_its_first_span() -> None:
     stage = Stage()
     stage.accept(make_work(headers=[(TRACEPARENT, b"nonsense")]))
-    stage.dispatcher.failed(stage.take(), FAILED)
+    stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
     process = stage.one("process")
     [retry] = [record for record in stage.producer.delivered if record.topic() in POOL.retries]
@@ -199,7 +202,7 @@ def test_a_retry_of_a_request_without_a_trace_is_joined_to_its_first_span() -> N
 def test_a_dead_letter_names_the_attempt_that_died() -> None:
     stage = Stage()
     stage.accept(make_work(headers=[*WITHIN, ("forebay-attempt", b"2")]))
-    stage.dispatcher.failed(stage.take(), FAILED)
+    stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
     assert status(stage.one("process")) == ("failed", True)
     [letter] = stage.producer.delivered_to(POOL.dead_letter)
@@ -275,7 +278,7 @@ def test_what_is_given_back_or_lost_says_so() -> None:
     stage.accept(make_work(assignment, headers=WITHIN))
     work = stage.take()
     assignment.lost = True
-    stage.dispatcher.failed(work, FAILED)
+    stage.dispatcher.failed(work, CHARGED)
     assert status(stage.one("process")) == ("given_back", False)
 
 
@@ -412,7 +415,7 @@ def test_the_decision_is_made_once_and_with_the_id_that_is_recorded() -> None:
     stage.accept(make_work(offset=100, headers=[(TRACEPARENT, header.encode())]))
     work = stage.take()
     assert work.trace_headers == {TRACEPARENT: header}
-    stage.dispatcher.failed(work, FAILED)
+    stage.dispatcher.failed(work, CHARGED)
     stage.deliver()
     assert stage.spans == ()
     [retry] = [record for record in stage.producer.delivered if record.topic() in POOL.retries]
@@ -425,7 +428,7 @@ def test_a_trace_that_is_not_kept_stays_so_over_retries() -> None:
     stage.accept(make_work())
     work = stage.take()
     passed_on = work.traceparent
-    stage.dispatcher.failed(work, FAILED)
+    stage.dispatcher.failed(work, CHARGED)
     stage.deliver()
     [retry] = [record for record in stage.producer.delivered if record.topic() in POOL.retries]
     assert headers(retry)[TRACEPARENT].decode() == passed_on

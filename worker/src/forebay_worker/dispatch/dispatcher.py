@@ -385,7 +385,9 @@ class Dispatcher:
         self._reporter.completed(work, answer, service_seconds=service_seconds)
         if self._is_cancelled(work):
             self._reporter.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.FINISHED)
-        self._carry_out(self.failures.answered(now, started=work.started))
+        verdicts = self.failures.answered(now, started=work.started)
+        if verdicts or self._in_trouble:
+            self._carry_out(verdicts)
 
     def failed(self, work: Work, failure: Failure) -> None:
         """The execution failed: by the backend's state, and the request may go back to its lane, or by itself."""
