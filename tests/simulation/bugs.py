@@ -15,7 +15,7 @@ from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import dispatcher as dispatch
-from forebay_worker.dispatch import failure_policy, suspects
+from forebay_worker.dispatch import failure_policy
 from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.failure_policy import FailurePolicy
@@ -235,25 +235,6 @@ def _convicted_after_two_crashes() -> list[Patch]:
     return [(dispatch, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
 
 
-def _others_start_before_a_commit_clears_the_suspect() -> list[Patch]:
-    return [(suspects, "CLEARED_SECONDS_MAX", 0.0)]
-
-
-def _starts_after_a_crash_wait_for_no_commit() -> list[Patch]:
-    return [(suspects, "NAMED_SECONDS_MAX", 0.0), (suspects, "ANNOUNCED_SECONDS_MAX", 0.0)]
-
-
-def _a_crash_is_not_told_from_letting_go() -> list[Patch]:
-    real = Assignment.__init__
-
-    def init(self: Assignment, **fields: Any) -> None:
-        real(self, **fields)
-        self.last_owner_died = False
-        self.claims.careful_below = 0
-
-    return [(Assignment, "__init__", init)]
-
-
 def _full_commit_paused_for_ever() -> list[Patch]:
     def is_stretched(self: Ownership, key: Any, _assignment: Assignment) -> bool:
         return self.commits.metadata_bytes(key) >= ownership.METADATA_BYTES_NEARLY_FULL
@@ -355,21 +336,6 @@ BUGS = [
         "convicted-in-company",
         "who ran at two crashes is convicted, whoever ran beside it",
         _convicted_after_two_crashes,
-    ),
-    Bug(
-        "cleared-too-early",
-        "others start while the last commit still says that a suspect runs alone",
-        _others_start_before_a_commit_clears_the_suspect,
-    ),
-    Bug(
-        "starts-unnamed",
-        "after a crash requests start before a commit names them",
-        _starts_after_a_crash_wait_for_no_commit,
-    ),
-    Bug(
-        "crash-taken-for-letting-go",
-        "a partition whose owner died is taken for one that was let go of",
-        _a_crash_is_not_told_from_letting_go,
     ),
     Bug(
         "full-commit-paused-for-ever",
