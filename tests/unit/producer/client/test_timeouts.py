@@ -78,7 +78,9 @@ def test_a_delivery_timeout_of_less_than_ten_seconds_holds_and_who_has_less_time
         hasty = threads.submit(submit, 0.3)
         others = [threads.submit(submit, None) for _ in range(19)]
         assert hasty.result() < 0.3 + SLACK_SECONDS
-        assert all(1.9 < other.result() < 2.0 + SLACK_SECONDS for other in others)
+        took = [other.result() for other in others]
+        assert max(took) < 2.0 + SLACK_SECONDS
+        assert max(took) > 1.9, "they share a question, but not that of who was in a hurry"
 
 
 def test_cancelling_gives_up_after_the_delivery_timeout() -> None:
