@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, replace
 
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.avro_process import ForeignReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
@@ -50,6 +52,32 @@ class ManualFetcher:
         answers.append(Fetched(assignment, offset, record, begins_at))
 
 
+@dataclass(slots=True)
+class ManualLook:
+    """A look through the results. Over at once, unless a test says otherwise."""
+
+    since_ms: int
+    ended: set[tuple[str, int]]
+    is_over: bool = True
+
+    def has(self, request_id: str, replay_count: int) -> bool:
+        assert self.is_over, "what is not over tells nothing"
+        return (request_id, replay_count) in self.ended
+
+
+class ManualLooks:
+    """Keeps what it is asked for. ``ended``: the requests whose outcomes are on the results topic."""
+
+    def __init__(self) -> None:
+        self.asked: list[ManualLook] = []
+        self.ended: set[tuple[str, int]] = set()
+        self.take_time = False
+
+    def look(self, since_ms: int) -> ManualLook:
+        self.asked.append(ManualLook(since_ms, self.ended, not self.take_time))
+        return self.asked[-1]
+
+
 class Bay:
     """An intake over logs in memory; ``handed``: what it gave to dispatch, and when (monotonic seconds);
     ``handed_over``: what it let go of.
@@ -87,6 +115,7 @@ class Bay:
         self.handed_at: list[float] = []
         self.handed_over: list[HandedOver] = []
         self.fetcher = ManualFetcher()
+        self.looks = ManualLooks()
         self.answers: list[tuple[ControlAction, str, ControlOutcome]] = []
         self.intake = self.start()
 
@@ -101,6 +130,7 @@ class Bay:
             hand_over=self.handed_over.append,
             peers=self.peers,
             fetcher=self.fetcher,
+            look=self.looks.look,
             answer=lambda *answer: self.answers.append(answer),
             quiet=self.quiet,
         )
@@ -165,3 +195,9 @@ def bay_with(*offsets: int, key: Key = P0) -> Bay:
     bay.step(2)
     assert bay.offsets(key) == list(offsets)
     return bay
+
+
+def said_by(offset: int, text: str | None) -> CommitMetadata | None:
+    """What a commit says, but for its time."""
+    metadata = decode_metadata(offset, text)
+    return None if metadata is None else replace(metadata, outcomes_since_ms=None)

@@ -107,7 +107,8 @@ class _Produced:
 
 
 class MemoryProducer:
-    """Takes records and delivers them at the next `poll`, in order, unless told otherwise.
+    """Takes records and delivers them at the next `poll`, in order, unless told otherwise: those too that a delivery
+    led to.
 
     - ``queue_free``: how many more records fit before ``produce`` raises BufferError.
     - ``refuse``: ``produce`` raises this error for a record it returns one for.
@@ -144,14 +145,16 @@ class MemoryProducer:
         assert timeout == 0, "the event loop's thread must not wait"
         if self.holding:
             return 0
-        served, self._queue = self._queue, deque()
-        for produced in served:
+        served = 0
+        while self._queue and not self.holding:
+            produced = self._queue.popleft()
+            served += 1
             self.queue_free += 1
             error = self.fail(produced.record)
             if error is None:
                 self.delivered.append(produced.record)
             produced.on_delivery(error, produced.record)
-        return len(served)
+        return served
 
     def delivered_to(self, topic: str) -> list[MemoryRecord]:
         """What a topic holds."""

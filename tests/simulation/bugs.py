@@ -5,6 +5,7 @@ Each bug replaces methods or names of the worker while a history runs. A check t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,10 @@ from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.dispatch.suspects import Suspects
 from forebay_worker.intake import partitions as ownership
+from forebay_worker.intake import settled
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Ownership
+from forebay_worker.intake.settled import SeenOutcomes
 from forebay_worker.outcome import records as dead_letters
 from forebay_worker.outcome import reporter as outcome
 from forebay_worker.outcome.reporter import Reporter
@@ -256,6 +259,26 @@ def _expedited_before_copied() -> list[Patch]:
     return [(Reporter, "expedite", expedite)]
 
 
+def _results_not_looked_through() -> list[Patch]:
+    return [(SeenOutcomes, "has", lambda *_args: False)]
+
+
+def _look_from_now_on() -> list[Patch]:
+    return [(settled, "look_from_ms", lambda *_args, now_ms, **_more: now_ms)]
+
+
+def _letter_after_its_result() -> list[Patch]:
+    real = Reporter._produce
+
+    def produce(self: Reporter, work: Any, record: Any) -> None:
+        if record.result is not None:
+            self._produce_result(work, (work.request_id or "").encode(), record.result)
+            record = dataclasses.replace(record, result=None)
+        real(self, work, record)
+
+    return [(Reporter, "_produce", produce)]
+
+
 def _taken_received_again() -> list[Patch]:
     return [(Assignment, "take_unread", lambda *_args: None)]
 
@@ -342,6 +365,9 @@ BUGS = [
         "a partition taken over with a full commit is not read any more",
         _full_commit_paused_for_ever,
     ),
+    Bug("results-not-looked-through", "what has its outcome runs again after a crash", _results_not_looked_through),
+    Bug("look-from-now-on", "outcomes from before the assignment are not looked at", _look_from_now_on),
+    Bug("letter-after-its-result", "a result is written before its dead letter is durable", _letter_after_its_result),
     Bug("short-look-back", "a worker that comes late does not hear what the last one finished", _short_look_back),
     Bug("expedited-before-copied", "an offset is finished before its copy lies in high", _expedited_before_copied),
     Bug("taken-received-again", "what was handed on unread is handed on again when read", _taken_received_again),

@@ -100,7 +100,10 @@ class Executions:
         self._ended_alone: set[Place] = set()
         self.tried_alone: Callable[[str], Place | None] = lambda _: None
         """Which place a worker runs alone, or has just run, or is about to; None for none."""
+        self._outcomes_written: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self.notices_fail = False
+        self.gave_up_looking: Callable[[str], bool] = lambda _: False
+        """Whether a worker could not look through the results to their end."""
 
     @property
     def may_repeat(self) -> bool:
@@ -123,6 +126,10 @@ class Executions:
     def last_commit_failed(self, worker: str, keys: list[Key]) -> None:
         """A commit that a worker waited for was refused or not answered."""
         self._last_commits_refused.update((worker, key) for key in keys)
+
+    def outcome_written(self, request_id: str, replay_count: int) -> None:
+        """An outcome is on the results topic."""
+        self._outcomes_written[request_id, replay_count].append(self._scheduler.now)
 
     def said(self, notice: Notice) -> None:
         """A notice is on the coordination topic."""
@@ -253,6 +260,13 @@ class Executions:
         if at < offset or (decoded and any(first <= at < first + length for first, length in decoded.finished)):
             self._ledger.fail(
                 f"{worker} runs {earlier.request_id} at {earlier.place}, which its own start said was finished"
+            )
+        owned_since = self._told_at.get((worker, key), 0.0)
+        written = self._outcomes_written[earlier.request_id, work.history.replay_count]
+        if any(earlier.started <= at < owned_since for at in written) and not self.gave_up_looking(worker):
+            self._ledger.fail(
+                f"{worker} runs {earlier.request_id} at {earlier.place}, which it has owned since {owned_since:.3f}; "
+                f"its outcome was written at {written}"
             )
         if earlier.assignment is work.assignment:
             self._ledger.fail(f"{worker} runs {earlier.request_id} at {earlier.place} twice")

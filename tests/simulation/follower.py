@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -10,6 +11,17 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from simulation.broker import Broker, Key
 from simulation.consumer import end_event
 from simulation.scheduler import Process, Thread
+
+
+@dataclass(frozen=True, slots=True)
+class _ListedTopic:
+    partitions: dict[int, None]
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    topics: dict[str, _ListedTopic]
 
 
 class Follower:
@@ -47,8 +59,9 @@ class Follower:
         log = self._broker.log((partition.topic, partition.partition))
         return log.start, log.end
 
-    def list_topics(self, topic: str, timeout: float) -> None:  # noqa: ARG002 - leaders do not move here
+    def list_topics(self, topic: str, timeout: float) -> Any:
         self._ask(timeout)
+        return _Listed({topic: _ListedTopic(dict.fromkeys(range(len(self._broker.topics[topic]))))})
 
     def poll(self, timeout: float) -> Any:
         end = self._scheduler.now + timeout * self._process.poll_stretch * 4

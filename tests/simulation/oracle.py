@@ -203,6 +203,7 @@ class Oracle:
         if result.reason in _CHARGES and result.attempt is not None:
             self.executions.check_charge(request_id, result.attempt)
         self.terminals.setdefault(request_id, []).append(result)
+        self.executions.outcome_written(request_id, result.replay_count)
         self._waiting_ids.discard(request_id)
         self.ledger.counts["outcomes"] += 1
         self.ledger.note(f"{request_id} is {result.reason}, says {result.worker}")

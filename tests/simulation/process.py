@@ -20,7 +20,7 @@ from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import lookahead
 from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
 from forebay_worker.dispatch.suspects import Phase
-from forebay_worker.intake import fetcher, notices
+from forebay_worker.intake import fetcher, notices, results_reader
 from forebay_worker.intake import parked as held
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.outcome import reported as known
@@ -104,6 +104,10 @@ class SimulatedWorker(Worker):
     def _make_ops(self) -> Any:
         return _NoOps()
 
+    @property
+    def gave_up_looking(self) -> bool:
+        return self._results_reader.given_up_count > 0
+
 
 class _DeadlyReader(EnvelopeReader):
     """Some records kill the process that decodes them."""
@@ -159,6 +163,7 @@ class Cluster:
         self.ended: list[Running] = []
         self.idle_tick_seconds = 0.25
         self.poll_stretch = 3.0
+        oracle.executions.gave_up_looking = self._gave_up_looking
         oracle.executions.tried_alone = self._tried_alone
 
     @contextmanager
@@ -170,6 +175,7 @@ class Cluster:
             (coordination, "threading", threading),
             (credit, "threading", threading),
             (fetcher, "threading", threading),
+            (results_reader, "threading", threading),
             (worker, "threading", threading),
             (worker, "SystemClock", self._make_clock),
             (worker, "create_client", self._create_client),
@@ -213,6 +219,9 @@ class Cluster:
         if not running.has_ended:
             self._oracle.ledger.note(f"{running.process.name} has drained")
             self._end(running)
+
+    def _gave_up_looking(self, name: str) -> bool:
+        return any(each.process.name == name and each.worker.gave_up_looking for each in self.running)
 
     def kill(self, running: Running) -> None:
         """kill -9."""

@@ -51,6 +51,7 @@ from forebay_worker.intake.fetcher import Fetcher, FetchingConsumer
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import HandedOver, Source
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit
+from forebay_worker.intake.results_reader import LookingConsumer, ResultsReader
 from forebay_worker.ops.gauges import Gauges, gather
 from forebay_worker.ops.metrics import Collector
 from forebay_worker.ops.server import OpsServer
@@ -87,6 +88,8 @@ STOP_SECONDS_MAX = 15.0
 DENIED_AGAIN_SECONDS = 5.0
 
 FETCH_BYTES = 64 * 1024
+LOOK_KILOBYTES = 16 * 1024
+"""Prefetch of whoever looks through the results."""
 
 HEARTBEAT_SECONDS_MAX = 30.0
 FROZEN_SECONDS = 50.0
@@ -94,6 +97,8 @@ FROZEN_SECONDS = 50.0
 
 EMPTY_SHARE_SECONDS = 10.0
 """With ``group.protocol=consumer`` a member that gets no partition is never called back (librdkafka 2.16, seen)."""
+
+_Loop = Intake | Coordination | Fetcher | ResultsReader | SchemaFetcher
 
 log = structlog.get_logger("forebay.worker")
 
@@ -118,6 +123,9 @@ class Worker:
         self._overload = OverloadLadder()
         self._signals = self._make_signals()
         self._intakes: dict[str, Intake] = {}
+        self._results_reader = ResultsReader(
+            make_consumer=self._make_looking_consumer, topic=self._pool.results, clock=self._clock
+        )
         self._threads: list[threading.Thread] = []
         self._close_threads = threading.Event()
         self._drain = asyncio.Event()
@@ -288,22 +296,24 @@ class Worker:
                 peers=coordination,
                 explain=partial(self._cluster.explain_reading, name),
                 fetcher=fetcher,
+                look=self._results_reader.look,
                 answer=answer,
                 quiet=dispatcher.quiet,
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
         self._start_thread("fetcher", fetcher)
+        self._start_thread("results", self._results_reader)
         self._start_thread("coordination", coordination)
         if self._schemas is not None:
             self._start_thread("schemas", self._schemas)
 
-    def _start_thread(self, name: str, loop: Intake | Coordination | Fetcher | SchemaFetcher) -> None:
+    def _start_thread(self, name: str, loop: _Loop) -> None:
         thread = threading.Thread(target=self._run_thread, args=(loop,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run_thread(self, loop: Intake | Coordination | Fetcher | SchemaFetcher) -> None:
+    def _run_thread(self, loop: _Loop) -> None:
         while not self._close_threads.is_set():
             loop.step()
         loop.close()
@@ -326,6 +336,13 @@ class Worker:
         config |= {"queued.min.messages": 1, "fetch.message.max.bytes": FETCH_BYTES, "auto.offset.reset": "error"}
         config["enable.partition.eof"] = True
         return cast(FetchingConsumer, create_client(Consumer, config))
+
+    def _make_looking_consumer(self) -> LookingConsumer:
+        config = reader_config(self._connection, client_id=self._settings.worker_id)
+        # It is to end soon: at the end of a partition no fetch waits for more.
+        config |= {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "auto.offset.reset": "earliest"}
+        config |= {"queued.max.messages.kbytes": LOOK_KILOBYTES}
+        return cast(LookingConsumer, create_client(Consumer, config))
 
     def _hear(self, notice: Notice) -> None:
         for intake in self._intakes.values():
@@ -472,6 +489,7 @@ class Worker:
             signals=self._signals,
             reporter=self._reporter,
             hand_overs=self._hand_overs,
+            results_reader=self._results_reader,
             intakes=self._intakes,
         )
 

@@ -4,8 +4,10 @@ Text form, version 1: ``f1`` + base85 of one format byte (0 plain, 1 deflate), f
 the committed offset as a varint and the plain varints), and varints: number of runs of finished offsets, then for each
 its gap and its length; number of offsets with a history, then for each its gap and ``crashes * 4 + state`` (0 waiting,
 1 running, 2 handed over). Gaps count from the end of the one before, the first from the commit. An offset that waits
-after no crash says nothing of itself: as the last one it marks a commit by which a worker let go of the partition.
-Readers that do not know the mark pass over it.
+after no crash says nothing of itself: behind all others such entries are marks. One with a small gap marks a commit by
+which a worker let go of the partition. One whose gap is ``milliseconds * 2 + open`` says from when on outcomes may be
+found that this commit does not tell of, and with ``open`` that there may be some although the partition was let go of.
+Readers that do not know the marks pass over them.
 
 The checksum covers the offset because text beside another offset (a tool that copies commits between clusters, where
 offsets differ) would name requests as finished that never ran.
@@ -29,6 +31,11 @@ _OFFSET_MAX: Final = 1 << 63
 _WAITING, _RUNNING, _HANDED = 0, 1, 2
 _CHECKSUM_BYTES: Final = 4
 
+LONG_AGO_MS: Final = 10**12
+"""September 2001: the least time that can be said, for one that is not known."""
+
+_TIME_MARK_MIN: Final = 2 * LONG_AGO_MS
+
 FINISHED_MAX: Final = 1 << 20
 """How many finished offsets a commit may name: whoever reads it holds each of them in memory."""
 
@@ -46,6 +53,9 @@ class CommitMetadata:
     running after two crashes or more is the only one that runs in its worker.
 
     ``released``: its worker let go of the partition with this commit. A later owner that died left one without it.
+
+    ``outcomes_since_ms`` (epoch milliseconds on the brokers' clock, None for unknown): what is not finished here has no
+    outcome from before that. ``is_open``: some of it may have one although the partition was let go of.
     """
 
     finished: tuple[tuple[int, int], ...] = ()
@@ -53,6 +63,8 @@ class CommitMetadata:
     waiting: tuple[tuple[int, int], ...] = ()
     handed_over: tuple[tuple[int, int], ...] = ()
     released: bool = False
+    outcomes_since_ms: int | None = None
+    is_open: bool = False
 
     @property
     def finished_count(self) -> int:
@@ -94,12 +106,17 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
         )
         for offset, crashes in pairs
     )[:_ENTRIES_MAX]
-    if not runs and not others and not metadata.released:
+    since_ms, is_open = metadata.outcomes_since_ms, metadata.is_open
+    if since_ms is not None and since_ms < LONG_AGO_MS:
+        since_ms = None
+    if not runs and not others and not metadata.released and since_ms is None:
         return ""
     while True:
-        text = _encode(committed, runs, others, released=metadata.released)
+        marks = [0] * metadata.released + ([] if since_ms is None else [since_ms * 2 + is_open])
+        text = _encode(committed, runs, others, marks)
         if len(text) <= bytes_max:
             return text
+        is_open = True
         keep = bytes_max / len(text) * 0.95
         if runs:
             runs = runs[: int(len(runs) * keep)]
@@ -137,16 +154,20 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
                 return None
             finished.append((first, end - first))
         others: tuple[list[tuple[int, int]], ...] = ([], [], [])
-        at, released = committed, False
+        at, released, time_mark = committed, False, None
         for _ in range(next(numbers)):
-            at += next(numbers)
+            gap = next(numbers)
             crashes, state = divmod(next(numbers), 4)
+            if state == _WAITING and not crashes:
+                if gap >= _TIME_MARK_MIN:
+                    time_mark = gap
+                else:
+                    released = True
+                continue
+            at += gap
             if at >= _OFFSET_MAX:
                 return None
-            if state == _WAITING and not crashes:
-                released = True
-            else:
-                others[state].append((at, crashes))
+            others[state].append((at, crashes))
             at += 1
         if next(numbers, None) is not None:
             return None
@@ -158,10 +179,12 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
         running=tuple(others[_RUNNING]),
         handed_over=tuple(others[_HANDED]),
         released=released,
+        outcomes_since_ms=None if time_mark is None else time_mark // 2,
+        is_open=time_mark is not None and time_mark % 2 == 1,
     )
 
 
-def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]], *, released: bool) -> str:
+def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]], marks: list[int]) -> str:
     body = bytearray()
     _append_varint(body, len(runs))
     end = committed
@@ -169,14 +192,15 @@ def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tupl
         _append_varint(body, first - end)
         _append_varint(body, length)
         end = first + length
-    _append_varint(body, len(others) + released)
+    _append_varint(body, len(others) + len(marks))
     at = committed
     for offset, number in others:
         _append_varint(body, offset - at)
         _append_varint(body, number)
         at = offset + 1
-    if released:
-        body += b"\x00\x00"
+    for mark in marks:
+        _append_varint(body, mark)
+        body += b"\x00"
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     deflated = deflater.compress(body) + deflater.flush()
     kind, packed = (_DEFLATE, deflated) if len(deflated) < len(body) else (_PLAIN, bytes(body))

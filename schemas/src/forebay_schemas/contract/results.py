@@ -51,8 +51,16 @@ class ResultError(ForebayError, ValueError):
     reason = "undecodable"
 
 
+class ResultOf(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Which request a result is of: as it was submitted (0), or as it was replayed for the n-th time."""
+
+    request_id: str
+    replay_count: int = 0
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Result)
+_of_decoder = msgspec.json.Decoder(ResultOf)
 
 
 def encode_result(result: Result) -> bytes:
@@ -83,3 +91,13 @@ def decode_result(value: bytes | None) -> Result:
         return _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ResultError(f"not a result: {error}") from None
+
+
+def decode_result_of(value: bytes | None) -> ResultOf | None:
+    """Which request the result in a record value is of, without reading the rest of it; None for what is no result."""
+    if value is None:
+        return None
+    try:
+        return _of_decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None

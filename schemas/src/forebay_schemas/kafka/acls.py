@@ -62,7 +62,7 @@ def _reader(role: Role) -> Acl:
 ACLS: Final = (
     _topic(Role.WORKER, (_R,), "requests.", "takes requests"),
     _topic(Role.WORKER, (_R, _W), "retry.", "writes retries and takes them when they are due"),
-    _topic(Role.WORKER, (_W,), "results", "reports every outcome"),
+    _topic(Role.WORKER, (_R, _W), "results", "reports every outcome, and looks for those of a worker that died"),
     _topic(Role.WORKER, (_W,), "dead-letter", "keeps what failed for good"),
     _topic(Role.WORKER, (_R, _W), "coordination", "tells other workers what it hands over, and hears them"),
     _topic(Role.WORKER, (_R,), "control", "hears of cancels and expedites"),
@@ -106,7 +106,7 @@ def worker_needs(pool: Pool) -> list[Access]:
     """All that a worker of the pool must be allowed, one by one."""
     requests, groups = [pool.requests(tier) for tier in TIERS], [pool.group(tier) for tier in TIERS]
     return [
-        *(on_topic(_R, name) for name in [*requests, *pool.retries, pool.control, pool.coordination]),
+        *(on_topic(_R, name) for name in [*requests, *pool.retries, pool.results, pool.control, pool.coordination]),
         *(on_topic(_W, name) for name in [*pool.retries, pool.results, pool.dead_letter, pool.coordination]),
         on_topic(_W, pool.requests(Tier.HIGH)),
         *(on_group(_R, name) for name in [*groups, pool.retry_group]),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from forebay_schemas.contract.offsets_metadata import (
     FINISHED_MAX,
+    LONG_AGO_MS,
     METADATA_BYTES_MAX,
     NOTHING,
     CommitMetadata,
@@ -19,6 +20,8 @@ from forebay_schemas.contract.offsets_metadata import (
     encode_metadata,
     runs_of,
 )
+
+NOW_MS = 1_760_000_000_000
 
 
 def offsets_in(metadata: CommitMetadata) -> set[int]:
@@ -55,6 +58,8 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
         waiting=tuple(states["waiting"]),
         handed_over=tuple(states["handed over"]),
         released=draw(st.booleans()),
+        outcomes_since_ms=(since_ms := draw(st.sampled_from([None, LONG_AGO_MS, NOW_MS]))),
+        is_open=since_ms is not None and draw(st.booleans()),
     )
 
 
@@ -125,6 +130,25 @@ def pack(body: bytes, *, kind: bytes = b"\x00", committed: int = 0) -> str:
     """Text with a right checksum, as only somebody who means it can write it."""
     checksum = zlib.crc32(body, zlib.crc32(bytes([committed]))).to_bytes(4, "big")
     return "f1" + base64.b85encode(kind + checksum + body).decode()
+
+
+def test_a_time_behind_all_else_says_from_when_on_there_may_be_outcomes() -> None:
+    # 4 is running; then the mark of a partition that was let go of, and 1,760,000,000,000 ms, open
+    time_mark = bytes([0x81, 0x80, 0xE6, 0x82, 0xB9, 0x66])
+    body = bytes([0, 3, 1, 1, 0, 0]) + time_mark + b"\x00"
+    whole = CommitMetadata(running=((4, 0),), released=True, outcomes_since_ms=NOW_MS, is_open=True)
+    assert decode_metadata(3, pack(body, committed=3)) == whole
+    assert decode_metadata(3, encode_metadata(3, whole)) == whole
+
+
+def test_a_commit_that_had_to_be_cut_leaves_doubt_although_the_partition_was_let_go_of() -> None:
+    whole = CommitMetadata(
+        finished=runs_of(sorted(random.Random(1).sample(range(10**6), 8_000))), released=True, outcomes_since_ms=NOW_MS
+    )
+    read = decode_metadata(0, encode_metadata(0, whole))
+    assert read is not None
+    assert read.finished_count < whole.finished_count
+    assert (read.released, read.outcomes_since_ms, read.is_open) == (True, NOW_MS, True)
 
 
 def test_hand_made_text_is_read_as_the_module_describes_it() -> None:

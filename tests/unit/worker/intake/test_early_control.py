@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
+from forebay_schemas.contract.offsets_metadata import CommitMetadata
 from forebay_worker.intake.early_control import WANTED_MAX, Heard
-from simulated.bay import P0, TOPIC, Bay, bay_with
+from simulated.bay import P0, TOPIC, Bay, bay_with, said_by
 from simulated.ports import NOW_MS, MemoryRecord
 from simulated.works import envelope
 
@@ -67,9 +67,7 @@ def test_what_ends_in_a_partition_of_which_nothing_was_read_or_committed_is_name
     bay.settle()
     position, metadata = bay.consumer.committed_by_group[P0]
     assert position == 3
-    assert decode_metadata(position, metadata) == CommitMetadata(
-        finished=((5, 1),), running=(), waiting=(), handed_over=()
-    )
+    assert said_by(position, metadata) == CommitMetadata(finished=((5, 1),), running=(), waiting=(), handed_over=())
 
 
 def test_what_could_not_be_committed_is_left_until_it_is_read() -> None:

@@ -11,14 +11,14 @@ from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPart
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.headers import NO_HISTORY
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, encode_metadata
 from forebay_worker.intake import partitions as ownership_module
 from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
 from forebay_worker.intake.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS
 from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
 from forebay_worker.lanes.lanes import RECORD_OVERHEAD_BYTES
 from forebay_worker.request.work import Work
-from simulated.bay import MANY_BYTES, P0, P1, TOPIC, Bay, bay_with
+from simulated.bay import MANY_BYTES, P0, P1, TOPIC, Bay, bay_with, said_by
 from simulated.ports import NOW_MS, Key, MemoryRecord, ScriptedConsumer
 from simulated.works import envelope
 
@@ -100,10 +100,11 @@ def test_what_is_finished_is_committed_and_what_runs_is_named() -> None:
     bay.settle()
     offset, text = bay.consumer.committed_by_group[P0]
     assert offset == 1
-    assert decode_metadata(offset, text) == CommitMetadata(finished=((2, 1),), running=((1, 0),))
+    assert said_by(offset, text) == CommitMetadata(finished=((2, 1),), running=((1, 0),))
     bay.finish(1, 3)
     bay.settle()
-    assert bay.consumer.committed_by_group[P0] == (4, "")
+    assert said_by(*bay.consumer.committed_by_group[P0]) == NOTHING
+    assert bay.committed() == 4
 
 
 def test_nothing_new_is_not_committed_again() -> None:
@@ -438,7 +439,7 @@ def test_one_commit_at_a_time_and_one_that_is_never_answered_is_made_again() -> 
     assert len(bay.consumer.commits) == sent
     bay.clock.advance(ANSWER_SECONDS_MAX)
     bay.settle()
-    assert bay.consumer.commits[-1][0] == {P0: (2, "")}
+    assert bay.consumer.commits[-1][0][P0][0] == 2
 
 
 def test_the_late_answer_to_a_commit_is_not_taken_for_that_of_the_next() -> None:
@@ -502,7 +503,7 @@ def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
     bay.consumer.revoke(P0)
     bay.step()
     offset, text = bay.consumer.committed_by_group[P0]
-    assert (offset, decode_metadata(offset, text)) == (
+    assert (offset, said_by(offset, text)) == (
         1,
         CommitMetadata(handed_over=((1, 0),), released=True),
     )

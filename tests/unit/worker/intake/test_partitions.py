@@ -10,12 +10,12 @@ from confluent_kafka import KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata, runs_of
 from forebay_worker.intake import partitions as ownership_module
 from forebay_worker.intake.commits import LAST_COMMIT_SECONDS_MAX
 from forebay_worker.intake.notices import KEPT_SECONDS
 from forebay_worker.intake.partitions import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
-from simulated.bay import P0, P1, TOPIC, Bay, bay_with
+from simulated.bay import P0, P1, TOPIC, Bay, bay_with, said_by
 from simulated.ports import Key
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
@@ -238,7 +238,7 @@ def test_what_waits_for_a_former_owner_is_dropped_when_the_partition_goes_again(
     bay.step()
     assert bay.intake.held_records == 0
     offset, text = bay.consumer.committed_by_group[P0]
-    read = decode_metadata(offset, text)
+    read = said_by(offset, text)
     assert read is not None
     assert read.handed_over == ((1, 1), (3, 0)), "its next owner waits too"
     bay.clock.advance(LEASE_SECONDS)
@@ -301,9 +301,7 @@ def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
         0,
     )
     assert notice.committed == 1
-    assert decode_metadata(1, notice.metadata) == CommitMetadata(
-        finished=((2, 1),), handed_over=((1, 0),), released=True
-    )
+    assert said_by(1, notice.metadata) == CommitMetadata(finished=((2, 1),), handed_over=((1, 0),), released=True)
     assert len(bay.handed_over) == 1
 
 

@@ -9,10 +9,10 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_worker.intake.intake import LANE_FULL_WAIT_SECONDS, POLL_SECONDS
 from forebay_worker.intake.parked import HELD_BYTES_MAX, HELD_RECORDS_MAX
-from simulated.bay import TIER, Bay
+from simulated.bay import TIER, Bay, said_by
 from simulated.ports import NOW_MS, Key, MemoryRecord
 from simulated.works import POOL, envelope
 
@@ -138,7 +138,7 @@ def test_a_retry_that_waits_is_not_committed_past() -> None:
     bay.finish(1, key=S0)
     bay.settle()
     offset, text = bay.consumer.committed_by_group[S0]
-    assert (offset, decode_metadata(offset, text)) == (0, CommitMetadata(finished=((1, 1),)))
+    assert (offset, said_by(offset, text)) == (0, CommitMetadata(finished=((1, 1),)))
     assert bay.intake.held_records == 1
 
 

@@ -11,6 +11,7 @@ from forebay_worker.intake.stalls import Progress
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.signals.gpu_watch import SICK_SECONDS, GpuWatch
 from forebay_worker.signals.readings import GpuReading
+from simulated.ports import NOW_MS
 from simulated.works import make_assignment
 
 KEY = ("requests", 0)
@@ -49,7 +50,7 @@ class Desk:
         self.assignment.drain_done(now)
 
     def commit(self, now: float) -> None:
-        self.commits.commit_when_due(self.consumer, now)  # type: ignore[arg-type]
+        self.commits.commit_when_due(self.consumer, now, NOW_MS)  # type: ignore[arg-type]
 
     def answer(self, error: KafkaError | None = None) -> None:
         partitions = [TopicPartition(*KEY, each.offset, each.metadata) for each in self.consumer.sent]

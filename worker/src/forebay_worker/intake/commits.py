@@ -62,8 +62,9 @@ class Commits:
         self.confirmed_count = 0
         self.failed_count = 0
 
-    def commit_when_due(self, consumer: KafkaConsumer, now: float) -> None:
-        """Sends a commit of all that changed, five times a second at most unless somebody waits for it."""
+    def commit_when_due(self, consumer: KafkaConsumer, now: float, now_ms: int) -> None:
+        """Sends a commit of all that changed, five times a second at most unless somebody waits for it. ``now_ms``: the
+        brokers' time."""
         if self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX:
             return
         if now < self._next_at and not any(each.claims.is_urgent for each in self._assignments.values()):
@@ -73,7 +74,7 @@ class Commits:
         due: dict[PartitionKey, _Sent] = {}
         for key, assignment in self._assignments.items():
             assignment.claims.is_urgent = False  # before the look at the claims: a later one asks again
-            commit = assignment.commit()
+            commit = assignment.commit(now_ms)
             if commit is not None and self._confirmed.get(key) != commit:
                 self._metadata_bytes[key] = len(commit[1])
                 due[key] = _Sent(assignment, commit, assignment.says_alone, assignment.finished_since)

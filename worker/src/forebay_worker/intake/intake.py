@@ -17,6 +17,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.coordination import Notice
 from forebay_schemas.contract.headers import Header, headers_size_bytes, read_history, record_headers
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.permissions import Access, is_denied
 from forebay_worker.intake.client_errors import Troubles
@@ -26,9 +27,11 @@ from forebay_worker.intake.early_control import Fetches, Heard, Unread
 from forebay_worker.intake.parked import Held
 from forebay_worker.intake.partitions import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
+from forebay_worker.intake.settled import Doubts, Finding
 from forebay_worker.lanes.lanes import cost_bytes
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.credit import Credit
+from forebay_worker.partition.doubt import Look
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Record, Work
 
@@ -63,6 +66,7 @@ class Intake:
         hand_over: Callable[[HandedOver], None],
         peers: Peers,
         fetcher: Fetches,
+        look: Callable[[int], Look],
         answer: Callable[[ControlAction, str, ControlOutcome], None],
         quiet: Quiet,
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
@@ -75,6 +79,7 @@ class Intake:
         self._deliver = deliver
         self._peers = peers
         self._held = Held()
+        self._doubts = Doubts(look=look)
         self._full_since: float | None = None
         self._full = False
         self._quiet = quiet
@@ -143,6 +148,11 @@ class Intake:
     def watermark_age_seconds(self, now: float) -> float:
         """How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any."""
         return self._ownership.progress.watermark_age_seconds(now)
+
+    @property
+    def settled_records(self) -> dict[Tier, int]:
+        """How many requests were not run again after a crash, for their outcome was there."""
+        return self._doubts.ended
 
     @property
     def held_records(self) -> int:
@@ -272,6 +282,8 @@ class Intake:
         if verdict is Verdict.WITHHOLD:
             self._held.withhold(work)
             self.taken_over_count += 1
+        elif verdict is Verdict.RUN and assignment.doubt is not None and not self._may_run(work):
+            return
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
             # In this order: a moment between the two looks at the clocks makes it late rather than early.
             wait_seconds = self._wait_seconds(work)
@@ -287,7 +299,24 @@ class Intake:
         try:
             self._unread.step(self._ownership.assignments, self._held, found)
         finally:
-            self._send(found)  # nobody else knows of it any more
+            # Nobody else knows of them any more.
+            self._send([work for work in found if work.assignment.doubt is None or self._may_run(work)])
+
+    def _may_run(self, work: Work) -> bool:
+        """Whether a request of a partition in doubt may be handed on. If not it waits for the look through the results,
+        or is finished: its outcome is there."""
+        doubt = work.assignment.doubt
+        if doubt is None:
+            return True
+        if not work.is_read:
+            doubt.wait(work.offset)  # under which id it may have an outcome is not known yet
+            return True
+        finding = self._doubts.judge(work, now=self._clock.monotonic(), now_ms=self._clock.wall_ms())
+        if finding is Finding.WAIT:
+            self._held.withhold(work)
+        elif finding is Finding.ENDED:
+            work.assignment.done.append(work.offset)
+        return finding is Finding.RUN
 
     def _wait_seconds(self, work: Work) -> float:
         """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
@@ -315,6 +344,8 @@ class Intake:
                 # Nothing is wrong with it: it waits for its schema, or for its turn, and its offset with it.
                 self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
                 continue
+            if not self._may_run(work):
+                continue
             credit = work.assignment.credit
             room = rooms.get(credit, credit.room_records)
             if room > 0:
@@ -328,14 +359,24 @@ class Intake:
                 self._peers.listen_until(due)
             if due is not None and assignment.end_leases(now, heard_until=heard_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
+                # That owner may have died between an outcome and its word of it.
+                assignment.begin_doubt(self._clock.wall_ms())
             for work in self._held.take_released(assignment):
-                if self._decoding.read(work):
-                    released.append(work)
-                else:
+                if not self._decoding.read(work):
                     self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
+                elif self._may_run(work):
+                    self._hold_or_release(work, released)
         for work in released:
             work.crashes = work.assignment.crashes_of(work.offset)
         self._send(released)
+
+    def _hold_or_release(self, work: Work, released: list[Work]) -> None:
+        """A retry that was withheld need not be due yet."""
+        wait_seconds = self._wait_seconds(work) if work.assignment.retry_delay_seconds else 0.0
+        if wait_seconds > 0:
+            self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
+        else:
+            released.append(work)
 
     def _work(self, record: Record, assignment: Assignment, ahead: Ahead) -> Work:
         headers = record_headers(record)

@@ -134,8 +134,11 @@ class Ownership:
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self.progress.look(self.assignments, now)
+            for assignment in self.assignments.values():
+                if assignment.doubt is not None:
+                    assignment.doubt.forget_unused(now)
         self._heed_notices(now)
-        self.commits.commit_when_due(self.consumer, now)
+        self.commits.commit_when_due(self.consumer, now, self._clock.wall_ms())
         self._learn_committed(now)
         self._open_assignments(now)
         self._seek(now)
@@ -341,6 +344,8 @@ class Ownership:
             committed=offset,
             metadata=metadata,
         )
+        if assignment.last_owner_died or metadata.is_open:
+            assignment.begin_doubt(self._clock.wall_ms())
         self._notices.tell(assignment, now)
         self._peers.listen_until(now)
         self.assignments[key] = assignment
@@ -409,7 +414,7 @@ class Ownership:
             self.commits.forget(key)
             assignment.lost = lost
             assignment.drain_done(self._clock.monotonic())
-            running, commit = assignment.close()
+            running, commit = assignment.close(self._clock.wall_ms())
             if commit is not None:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))

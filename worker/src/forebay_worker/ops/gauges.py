@@ -14,6 +14,7 @@ from forebay_worker.dispatch.blame import Cause
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.intake import Intake
+from forebay_worker.intake.results_reader import ResultsReader
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.poller import SignalPoller
@@ -45,6 +46,7 @@ class TierGauges:
     lane_work_seconds: float | None
     estimated_wait_seconds: float | None
     estimate_error_ratio: float | None
+    settled: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class Gauges:
     handed_over_running: int
     handed_over_given: int
     handed_over_taken: int
+    results_looks: Mapping[str, int]
+    results_look_seconds: float
     tiers: Mapping[Tier, TierGauges]
     intakes: Mapping[str, IntakeGauges]
 
@@ -88,6 +92,7 @@ def gather(
     signals: SignalPoller,
     reporter: Reporter,
     hand_overs: HandOvers,
+    results_reader: ResultsReader,
     intakes: Mapping[str, Intake],
 ) -> Gauges:
     """Everything as it is now."""
@@ -119,12 +124,14 @@ def gather(
         handed_over_running=hand_overs.running_count,
         handed_over_given=hand_overs.given_count,
         handed_over_taken=sum(intake.taken_over_count for intake in intakes.values()),
-        tiers=_tiers(dispatcher),
+        results_looks={"completed": results_reader.completed_count, "given_up": results_reader.given_up_count},
+        results_look_seconds=results_reader.look_seconds,
+        tiers=_tiers(dispatcher, intakes),
         intakes={name: _of_intake(intake, now) for name, intake in intakes.items()},
     )
 
 
-def _tiers(dispatcher: Dispatcher) -> dict[Tier, TierGauges]:
+def _tiers(dispatcher: Dispatcher, intakes: Mapping[str, Intake]) -> dict[Tier, TierGauges]:
     waits, work_seconds = dispatcher.shedder.waits(), dispatcher.shedder.work_seconds()
     found = {}
     for tier in TIERS:
@@ -138,6 +145,7 @@ def _tiers(dispatcher: Dispatcher) -> dict[Tier, TierGauges]:
             lane_work_seconds=work_seconds.get(tier),
             estimated_wait_seconds=waits.get(tier),
             estimate_error_ratio=dispatcher.estimates.error_ratio(tier),
+            settled=sum(intake.settled_records[tier] for intake in intakes.values()),
         )
     return found
 

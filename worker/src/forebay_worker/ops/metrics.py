@@ -95,6 +95,17 @@ METRICS: Final = (
         "Requests that ran on here after their partition left (given), or there when it came (taken)",
         "direction",
     ),
+    counter(
+        "forebay_settled_total",
+        "Requests of a worker that died which were not run again, for their outcome was on the results topic",
+        "tier",
+    ),
+    counter(
+        "forebay_results_looks_total",
+        "Looks through the results after such a death; one that is given up may cost repeated executions",
+        "outcome",
+    ),
+    counter("forebay_results_look_seconds_total", "How long requests waited for these looks, look by look"),
     gauge("forebay_lane_records", "Requests taken from Kafka and not yet started", "tier"),
     gauge("forebay_lane_bytes", "Memory they take, estimated", "tier"),
     gauge("forebay_lane_tenants", "Tenants that they are of", "tier"),
@@ -143,6 +154,7 @@ _BY_TIER: Final = {
     "forebay_lane_work_seconds": "lane_work_seconds",
     "forebay_estimated_wait_seconds": "estimated_wait_seconds",
     "forebay_estimate_error_ratio": "estimate_error_ratio",
+    "forebay_settled_total": "settled",
 }
 
 _BY_INTAKE: Final = {
@@ -262,6 +274,9 @@ def _add_rest(add: _Add, now: Gauges) -> None:
     add("forebay_handed_over_requests", now.handed_over_running)
     add("forebay_handed_over_total", now.handed_over_given, "given")
     add("forebay_handed_over_total", now.handed_over_taken, "taken")
+    for outcome, number in now.results_looks.items():
+        add("forebay_results_looks_total", number, outcome)
+    add("forebay_results_look_seconds_total", now.results_look_seconds)
     for tier, of_tier in now.tiers.items():
         for name, attribute in _BY_TIER.items():
             add(name, _or_nan(getattr(of_tier, attribute)), tier)

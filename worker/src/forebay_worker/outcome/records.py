@@ -40,12 +40,14 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutRecord:
-    """A record to be produced; key, value and headers as bytes."""
+    """A record to be produced; key, value and headers as bytes. ``result``: the result to be written once a dead letter
+    is delivered."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: list[Header]
+    result: bytes | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -128,4 +130,4 @@ def without_content(letter: OutRecord) -> OutRecord:
     note = f"too large for the dead letters, the record itself is only at {place}: "
     ours[h.DLT_EXCEPTION_MESSAGE] = note + ours[h.DLT_EXCEPTION_MESSAGE]
     key = letter.key if len(letter.key or b"") <= KEPT_KEY_BYTES_MAX else None
-    return OutRecord(topic=letter.topic, key=key, value=None, headers=replace_headers(None, ours))
+    return OutRecord(topic=letter.topic, key=key, value=None, headers=replace_headers(None, ours), result=letter.result)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -309,6 +310,16 @@ class Reporter:
         self._tracing.decided(work, reason)
         request_id = work.request_id
         work.awaiting = int(dead) + int(request_id is not None)
+        value = None
+        if request_id is not None:
+            result = self._result(
+                work,
+                reason,
+                service_seconds=service_seconds,
+                error=error[:ERROR_CHARS_MAX],
+                predicted_seconds=None if predicted_seconds is None else round(predicted_seconds, 3),
+            )
+            value = encode_result(result)
         if dead:
             self._stats.died(reason)
             letter = dead_letter(
@@ -320,16 +331,10 @@ class Reporter:
                 error=error,
                 onward=self._tracing.onward(work),
             )
-            self._produce(work, letter)
-        if request_id is not None:
-            result = self._result(
-                work,
-                reason,
-                service_seconds=service_seconds,
-                error=error[:ERROR_CHARS_MAX],
-                predicted_seconds=None if predicted_seconds is None else round(predicted_seconds, 3),
-            )
-            self._produce_result(work, request_id.encode(), encode_result(result))
+            # One after the other: whoever finds the result after a crash of this worker knows that nothing is owed.
+            self._produce(work, replace(letter, result=value))
+        elif request_id is not None and value is not None:
+            self._produce_result(work, request_id.encode(), value)
         if work.awaiting == 0:
             self._tracing.delivered(work, self._clock.monotonic())
             work.assignment.done.append(work.offset)
@@ -393,6 +398,8 @@ class Reporter:
 
     def _record_delivered(self, work: Work, record: OutRecord, error: KafkaError | None, message: Any) -> None:
         if error is None:
+            if record.result is not None:
+                self._produce_result(work, (work.request_id or "").encode(), record.result)
             self._delivered(work, message, record.value, is_result=False)
             if record.topic == self._high_topic:
                 outcome = ControlOutcome.EXPEDITED

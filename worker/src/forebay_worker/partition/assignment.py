@@ -6,13 +6,21 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from enum import Enum
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata, encode_metadata
+from forebay_schemas.contract.offsets_metadata import (
+    LONG_AGO_MS,
+    NOTHING,
+    CommitMetadata,
+    decode_metadata,
+    encode_metadata,
+)
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.partition.claims import ANY_OFFSET, SUSPECT_CRASHES, Claims
 from forebay_worker.partition.credit import Credit
+from forebay_worker.partition.doubt import Doubt
 from forebay_worker.partition.offsets import PartitionOffsets
 
 CONVICTED_CRASHES = 3
@@ -37,7 +45,8 @@ class Assignment:
     ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
     ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
     ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
-    ``last_owner_died``: nothing says that it let go of the partition.
+    ``last_owner_died``: nothing says that it let go of the partition. ``doubt``: what it left without a commit that
+    says whether it has its outcome; None when nothing is.
     ``says_alone``: the commit made last names a suspect as the only request that runs in this worker.
     ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
     """
@@ -46,13 +55,16 @@ class Assignment:
         "_crashes",
         "_handed_over",
         "_leases",
+        "_outcomes_since_ms",
         "_presumed",
+        "_said",
         "_taken",
         "acquitted",
         "assigned_at",
         "claims",
         "credit",
         "done",
+        "doubt",
         "epoch",
         "finished_since",
         "last_owner_died",
@@ -94,6 +106,9 @@ class Assignment:
         self.acquitted: deque[int] = deque()
         # Without any commit there is none of its last owner to be told from one that died: there may have been none.
         self.last_owner_died = committed is not None and not metadata.released
+        self.doubt: Doubt | None = None
+        self._outcomes_since_ms = metadata.outcomes_since_ms
+        self._said: tuple[int, CommitMetadata, int | None] | None = None
         self.claims.careful_below = ANY_OFFSET if self.last_owner_died else 0
         self.claims.is_urgent = True
         self.says_alone = False
@@ -142,6 +157,8 @@ class Assignment:
         """What a last owner that died may have started lies below ``offset``, an end of the log after its death."""
         if self.last_owner_died:
             self.claims.careful_below = min(self.claims.careful_below, offset)
+            if self.doubt is not None:
+                self.doubt.below = offset
 
     @property
     def wants_commits_soon(self) -> bool:
@@ -211,6 +228,9 @@ class Assignment:
         if metadata.released:
             self.last_owner_died = False
             self.claims.careful_below = 0
+            if not metadata.is_open:
+                self.doubt = None
+            self._outcomes_since_ms = metadata.outcomes_since_ms
         for first, length in metadata.finished:
             for offset in range(first, first + length):
                 self.offsets.finish(offset)
@@ -272,18 +292,25 @@ class Assignment:
 
     def is_withheld(self, offset: int) -> bool:
         """Whether a former owner may still run this offset."""
-        return offset in self._handed_over
+        return offset in self._handed_over or (self.doubt is not None and self.doubt.withholds(offset))
 
-    def commit(self) -> tuple[int, str] | None:
-        """The offset to commit and its metadata, while this worker goes on owning the partition."""
-        return self._commit(self.claims.running(), handing_over=False)
+    def begin_doubt(self, now_ms: int) -> None:
+        """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
+        self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms)
 
-    def close(self) -> tuple[tuple[int, ...], tuple[int, str] | None]:
+    def commit(self, now_ms: int | None = None) -> tuple[int, str] | None:
+        """The offset to commit and its metadata, while this worker goes on owning the partition.
+
+        ``now_ms``: the brokers' time, epoch milliseconds; None for unknown.
+        """
+        return self._commit(self.claims.running(), now_ms, handing_over=False)
+
+    def close(self, now_ms: int | None = None) -> tuple[tuple[int, ...], tuple[int, str] | None]:
         """Gives the partition up: nothing of it starts any more. Returns what still runs, and the last commit."""
         running = self.claims.close()
-        return running, self._commit(running, handing_over=True)
+        return running, self._commit(running, now_ms, handing_over=True)
 
-    def _commit(self, running: tuple[int, ...], *, handing_over: bool) -> tuple[int, str] | None:
+    def _commit(self, running: tuple[int, ...], now_ms: int | None, *, handing_over: bool) -> tuple[int, str] | None:
         position = self.offsets.position()
         if position is None:
             return None
@@ -314,5 +341,19 @@ class Assignment:
             waiting=waiting,
             handed_over=withheld + tuple(executing) if handing_over else withheld,
             released=handing_over,
+            is_open=handing_over and self.doubt is not None,
         )
-        return position, encode_metadata(position, metadata)
+        since_ms = self._outcomes_since(position, metadata, now_ms)
+        return position, encode_metadata(position, replace(metadata, outcomes_since_ms=since_ms))
+
+    def _outcomes_since(self, position: int, metadata: CommitMetadata, now_ms: int | None) -> int | None:
+        """From when on there may be outcomes of which a commit does not tell: now, unless a former owner left some. A
+        commit that says the same as the one before keeps its time, or there would be one each time."""
+        if now_ms is None:
+            return None
+        if self.doubt is not None or self._handed_over:
+            now_ms = LONG_AGO_MS if self._outcomes_since_ms is None else self._outcomes_since_ms
+        elif self._said is not None and self._said[:2] == (position, metadata):
+            return self._said[2]
+        self._said = (position, metadata, now_ms)
+        return now_ms

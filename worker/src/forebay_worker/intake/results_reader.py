@@ -1,0 +1,220 @@
+"""Looks through the results topic for outcomes that a dead owner's last commit does not tell of. A thread of its own
+owns the consumer and runs `step`; `look` is called by the intakes' threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.results import decode_result_of
+from forebay_worker.intake.settled import SeenOutcomes
+from forebay_worker.request.work import Record
+
+IDLE_SECONDS = 0.2
+POLL_SECONDS = 0.05
+CONSUME_RECORDS_MAX = 500
+BROKER_TIMEOUT_SECONDS = 5.0
+AGAIN_SECONDS = 0.2
+NO_PROGRESS_SECONDS_MAX = 10.0
+"""A results topic that cannot be read must not stop requests for ever."""
+
+KEPT_SECONDS = 60.0
+"""For partitions that are assigned a little later: what was seen need not be read again."""
+
+log = structlog.get_logger("forebay.results_reader")
+
+
+class LookingConsumer(Protocol):
+    """What is used of confluent-kafka's Consumer here. It tells where partitions end (``enable.partition.eof``)."""
+
+    def list_topics(self, topic: str, timeout: float) -> Any: ...
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
+    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+    def unassign(self) -> Any: ...
+    def poll(self, timeout: float) -> Record | None: ...
+    def consume(self, num_messages: int, timeout: float) -> list[Record]: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class ResultsLook:
+    """One look, as `Doubt` asks for it. ``is_complete``: it was not given up."""
+
+    since_ms: int
+    asked_at: float
+    seen: SeenOutcomes = field(default_factory=SeenOutcomes)
+    is_over: bool = False
+    is_complete: bool = True
+
+    def has(self, request_id: str, replay_count: int) -> bool:
+        """Whether an outcome of that request was seen."""
+        return self.seen.has(request_id, replay_count)
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """What was read in a row: all outcomes from ``since_ms`` on that lie below ``positions``."""
+
+    since_ms: int
+    positions: dict[int, int]
+    seen: SeenOutcomes = field(default_factory=SeenOutcomes)
+
+
+class ResultsReader:
+    """``make_consumer`` is called at the first look: a worker that meets no crash never needs it."""
+
+    def __init__(self, *, make_consumer: Callable[[], LookingConsumer], topic: str, clock: Clock) -> None:
+        self._make_consumer = make_consumer
+        self._topic = topic
+        self._clock = clock
+        self._consumer: LookingConsumer | None = None
+        self._asked: deque[ResultsLook] = deque()
+        self._was_asked = threading.Event()
+        self._looks: list[ResultsLook] = []
+        self._reading: _Reading | None = None
+        self._progress_at = 0.0
+        self.completed_count = 0
+        self.given_up_count = 0
+        self.look_seconds = 0.0
+        """How long all looks took together."""
+
+    def look(self, since_ms: int) -> ResultsLook:
+        """Asks for a look from a time on (epoch milliseconds on the brokers' clock) to the end. From any thread."""
+        look = ResultsLook(since_ms=since_ms, asked_at=self._clock.monotonic())
+        self._asked.append(look)
+        self._was_asked.set()
+        return look
+
+    def step(self) -> None:
+        """Takes what was asked for, and reads. Blocks for a moment, and never raises: what failed is tried again."""
+        now = self._clock.monotonic()
+        if not self._looks and not self._asked:
+            if self._reading is not None and now - self._progress_at > KEPT_SECONDS:
+                self._reading = None
+            self._was_asked.wait(IDLE_SECONDS)
+            self._was_asked.clear()
+            return
+        if not self._looks:
+            self._progress_at = now
+        while self._asked:
+            self._looks.append(self._asked.popleft())
+        try:
+            self._read()
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again, and given up in time
+            log.warning("results not looked through; trying again", error=str(error))
+            self._clock.sleep(AGAIN_SECONDS)
+        else:
+            self._end(is_complete=self._reading is not None and not self._reading.seen.is_full)
+        if self._looks and self._clock.monotonic() - self._progress_at > NO_PROGRESS_SECONDS_MAX:
+            self._end(is_complete=False)
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _end(self, *, is_complete: bool) -> None:
+        now, reading = self._clock.monotonic(), self._reading
+        looks, self._looks = self._looks, []
+        for look in looks:
+            if reading is not None:
+                look.seen = reading.seen
+            look.is_complete = is_complete
+            look.is_over = True
+            self.look_seconds += now - look.asked_at
+        if is_complete:
+            self.completed_count += len(looks)
+        else:
+            self.given_up_count += len(looks)
+        say = log.info if is_complete else log.error
+        event = "results looked through" if is_complete else "results not looked through; requests may run again"
+        since_ms = min(look.since_ms for look in looks)
+        say(
+            event,
+            looks=len(looks),
+            seconds=round(now - min(look.asked_at for look in looks), 3),
+            since_seconds=round((self._clock.wall_ms() - since_ms) / 1000, 1),
+            outcomes=0 if reading is None else reading.seen.count,
+        )
+
+    def _read(self) -> None:
+        """Reads up to the ends that the topic has now. Raises what the client raises; what was read is kept."""
+        consumer = self._consumer
+        if consumer is None:
+            consumer = self._consumer = self._make_consumer()
+        since_ms = min(look.since_ms for look in self._looks)
+        if self._reading is None or since_ms < self._reading.since_ms:
+            self._reading = _Reading(since_ms, {})
+        reading = self._reading
+        # In this order: what is written meanwhile is found by the second.
+        bounds = {number: self._bounds(consumer, number) for number in self._partition_numbers(consumer)}
+        self._find_starts(consumer, reading, bounds)
+        for number, (first, _) in bounds.items():
+            reading.positions[number] = max(reading.positions[number], first)
+        ends = {number: end for number, (_, end) in bounds.items()}
+        missing = {number for number, end in ends.items() if reading.positions[number] < end}
+        consumer.assign([TopicPartition(self._topic, number, reading.positions[number]) for number in sorted(missing)])
+        try:
+            while missing and not reading.seen.is_full:
+                # In two calls: one that consumes with a timeout waits for all of it.
+                head = consumer.poll(POLL_SECONDS)
+                records = [] if head is None else [head, *consumer.consume(CONSUME_RECORDS_MAX - 1, 0)]
+                now = self._clock.monotonic()
+                if records:
+                    self._progress_at = now
+                elif now - self._progress_at > NO_PROGRESS_SECONDS_MAX:
+                    raise TimeoutError(f"nothing came of {len(missing)} partitions of {self._topic}")
+                for record in records:
+                    self._take(record, reading)
+                missing = {number for number in missing if reading.positions[number] < ends[number]}
+        finally:
+            consumer.unassign()
+
+    def _partition_numbers(self, consumer: LookingConsumer) -> list[int]:
+        topic = consumer.list_topics(self._topic, timeout=BROKER_TIMEOUT_SECONDS).topics[self._topic]
+        if topic.error is not None:
+            raise KafkaException(topic.error)
+        return sorted(topic.partitions)
+
+    def _bounds(self, consumer: LookingConsumer, number: int) -> tuple[int, int]:
+        place = TopicPartition(self._topic, number)
+        first, end = consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_SECONDS)
+        return first, end
+
+    def _find_starts(self, consumer: LookingConsumer, reading: _Reading, bounds: dict[int, tuple[int, int]]) -> None:
+        wanted = [
+            TopicPartition(self._topic, number, reading.since_ms)
+            for number in bounds
+            if number not in reading.positions
+        ]
+        if not wanted:
+            return
+        found = consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        for each in found:
+            # Where nothing is as young as that, the client says so by an offset that is none.
+            reading.positions[each.partition] = each.offset if each.offset >= 0 else bounds[each.partition][1]
+
+    def _take(self, record: Record, reading: _Reading) -> None:
+        error: KafkaError | None = record.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        number = record.partition()
+        if error is not None:
+            # Behind the last record there may be what no consumer sees, a transaction's marker.
+            reading.positions[number] = max(reading.positions[number], record.offset())
+            return
+        reading.positions[number] = record.offset() + 1
+        result = decode_result_of(record.value())
+        if result is not None:
+            reading.seen.add(result.request_id, result.replay_count)
