@@ -13,7 +13,7 @@ from benchmarks.pacing.virtual import CONNECTION_LOST, TOO_LONG, TOO_MANY, Engin
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.envelope import Request
 from forebay_schemas.contract.headers import read_history
-from forebay_schemas.contract.offsets_metadata import NOTHING
+from forebay_schemas.contract.offsets_metadata import CommitMetadata
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, TIERS
 from forebay_worker.dispatch.dispatcher import Dispatcher
@@ -113,10 +113,13 @@ class LanesFront:
                 epoch=1,
                 now=0.0,
                 committed=0,
-                metadata=NOTHING,
+                metadata=CommitMetadata(released=True),
             )
             for tier in TIERS
         }
+        for assignment in self._assignments.values():
+            # As after its first commit: no start waits for one.
+            assignment.claims.is_announced = True
 
     @property
     def waiting(self) -> int:
