@@ -68,6 +68,9 @@ def _of(settings: type[CommonSettings], description: str) -> dict[str, Any]:
 def _plain(field: dict[str, Any], references: dict[str, Any]) -> dict[str, Any]:
     """One type, without what only Python knows: references, titles, defaults, formats."""
     merged = dict(field)
+    choices = [option for option in merged.get("anyOf", ()) if option.get("type") != "null"]
+    if len(choices) > 1:
+        return {"anyOf": [_plain(option, references) for option in choices]}
     for option in [*merged.pop("anyOf", []), *merged.pop("allOf", [])]:
         if option.get("type") != "null":
             merged = {**option, **merged}

@@ -68,7 +68,8 @@ def test_while_draining_it_is_alive_but_not_ready_and_starts_nothing(
 ) -> None:
     worker = new_worker(pool, backend_url=engine.url, limit_max=1)
     pool.submit(Tier.MID, envelope("runs", payload=chat(output_tokens=150)), envelope("waits"))
-    wait_until("a request at work and one in its lane", lambda: worker.waiting()[Tier.MID] == 1)
+    wait_until("a request at work", lambda: engine.stats()["received"] == 1)
+    wait_until("another in its lane", lambda: worker.waiting()[Tier.MID] == 1)
     worker.signal(signal.SIGTERM)
     wait_until("the word draining", lambda: worker.get("/readyz") == (503, "draining\n"))
     assert worker.get("/livez")[0] == 200

@@ -159,7 +159,14 @@ def test_one_that_was_killed_meanwhile_is_started_again(reader: ProcessReader) -
     assert said(reader.read([record()])) == ["r"]
     assert reader._process is not None
     os.kill(reader._process._child.pid, signal.SIGKILL)
-    assert said(reader.read([record(), record()])) == ["r", "r"]
+    found = said(reader.read([record(), record()]))
+    assert found[0] in ("r", None)
+    # What the new process was not there in time for is read with the next call.
+    for _ in range(50):
+        if found == ["r", "r"]:
+            break
+        found = said(reader.read([record(), record()]))
+    assert found == ["r", "r"]
 
 
 def test_what_one_call_takes_is_bounded_and_the_rest_is_left_for_later(

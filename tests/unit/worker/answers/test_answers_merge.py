@@ -357,13 +357,16 @@ def test_time_is_linear_in_the_chunks(delta: dict[str, Any]) -> None:
     end = json.dumps({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}).encode()
 
     def seconds(count: int) -> float:
-        started = time.process_time()
-        assert isinstance(read(*[chunk] * count, end), Completed)
-        return time.process_time() - started
+        """The least of three: what disturbs the machine only ever adds."""
+        took = []
+        for _ in range(3):
+            started = time.process_time()
+            assert isinstance(read(*[chunk] * count, end), Completed)
+            took.append(time.process_time() - started)
+        return min(took)
 
-    seconds(100)
-    # Quadratic work would take a hundred times as long; a machine under load may take thrice what is due.
-    assert seconds(50_000) < 30 * max(seconds(5_000), 0.02)
+    # Quadratic work would take a hundred times as long.
+    assert seconds(20_000) < 50 * max(seconds(2_000), 0.01)
 
 
 @settings(deadline=None)
