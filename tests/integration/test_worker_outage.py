@@ -128,7 +128,10 @@ def test_an_outage_with_thousands_waiting_costs_no_memory_and_no_dead_letter(
         engine.faults({"kind": "refuse"})
         worker = new_worker(pool, backend_url=engine.url, limit_max=64)
         pool.submit(Tier.LOW, *(envelope(f"low-{number}", ttl_ms=3_600_000) for number in range(3_000)))
-        wait_until("an open breaker and a full lane", lambda: worker.waiting()[Tier.LOW] >= 250)
+        wait_until(
+            "an open breaker and all it may hold",
+            lambda: worker.status()["intakes"]["low"]["unfinished_records"] >= 250,
+        )
         wait_until("an open breaker", lambda: worker.status()["breaker"]["state"] == "open")
         before = worker.metric("process_resident_memory_bytes")
         knocks = worker.metric("forebay_backend_failures_total")
