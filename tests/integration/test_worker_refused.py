@@ -93,6 +93,7 @@ def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lo
     topic = pool.topics.requests(Tier.MID)
     pool.results(submit(guarded, Tier.MID, "taken"))
     wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)
+    time.sleep(TURN_SECONDS)  # for the commit of it
     committed = pool.kafka.committed(pool.topics.group(Tier.MID), topic)
     failures = worker.metric("forebay_produce_failures_total")
     with denied(pool.kafka, pool.topics.results, WRITE):
