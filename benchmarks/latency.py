@@ -19,13 +19,14 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from benchmarks import raw
 from benchmarks.cluster import PARTITIONS, Cluster
-from benchmarks.programs import BenchError, raw_program, worker_program
+from benchmarks.programs import BenchError, Program, raw_program, worker_program
 from benchmarks.records import envelopes
 from forebay_producer.client.client import Producer as ForebayProducer
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.kafka.connection import create_client
+from forebay_schemas.kafka.transient import PASSING
 
 BLOCK_REQUESTS = 200
 WARM_UP_BLOCKS = 2
@@ -80,10 +81,10 @@ def measure_latency(
     found = Latency(raw=Series(), worker=Series(), client=Series())
     kafka = cluster.kafka
     with (
-        raw_program("echo", kafka, source=source, sink=sink, group=f"{pool.name}.echo", logs=logs),
-        worker_program(kafka, pool=pool.name, handler="noop", limit_requests=LIMIT_REQUESTS, logs=logs),
-        _client(kafka, source=source, sink=sink) as through_raw,
-        _client(kafka, source=pool.requests(Tier.MID), sink=pool.results) as through_worker,
+        raw_program("echo", kafka, source=source, sink=sink, group=f"{pool.name}.echo", logs=logs) as echo,
+        worker_program(kafka, pool=pool.name, handler="noop", limit_requests=LIMIT_REQUESTS, logs=logs) as worker,
+        _client(kafka, source=source, sink=sink, through=echo) as through_raw,
+        _client(kafka, source=pool.requests(Tier.MID), sink=pool.results, through=worker) as through_worker,
     ):
         for number in range(1 - WARM_UP_BLOCKS, blocks + 1):
             block = (
@@ -105,12 +106,13 @@ def measure_latency(
 
 
 class _Client:
-    """Sends a record to ``source`` and waits for the one with its key in ``sink``."""
+    """Sends a record to ``source`` and waits for the one with its key in ``sink``, which is ``through``'s to write."""
 
-    def __init__(self, producer: Producer, consumer: Consumer, *, source: str) -> None:
+    def __init__(self, producer: Producer, consumer: Consumer, *, source: str, through: Program) -> None:
         self._producer = producer
         self._consumer = consumer
         self._source = source
+        self._through = through
 
     def round_trip_seconds(self, request_id: str, value: bytes) -> float:
         key = request_id.encode()
@@ -118,11 +120,13 @@ class _Client:
         self._producer.produce(self._source, value, key)
         while (message := self._consumer.poll(ANSWER_SECONDS_MAX)) is not None:
             if (error := message.error()) is not None:
-                raise KafkaException(error)
-            if message.key() == key:
+                if error.code() not in PASSING:
+                    raise KafkaException(error)
+            elif message.key() == key:
                 took = time.perf_counter() - began
                 self._producer.poll(0)
                 return took
+        self._through.check_alive()
         raise BenchError(f"no answer from {self._source} after {ANSWER_SECONDS_MAX:.0f} s")
 
 
@@ -146,11 +150,11 @@ def _client_block(kafka: KafkaAccess, pool: str, requests: Iterator[tuple[str, b
 
 
 @contextmanager
-def _client(kafka: KafkaAccess, *, source: str, sink: str) -> Iterator[_Client]:
+def _client(kafka: KafkaAccess, *, source: str, sink: str, through: Program) -> Iterator[_Client]:
     consumer = create_client(Consumer, raw.consumer_settings(kafka.connection, group="forebay-bench"))
     try:
         consumer.assign([TopicPartition(sink, partition, 0) for partition in range(PARTITIONS)])
         producer = create_client(Producer, raw.producer_settings(kafka.connection))
-        yield _Client(producer, consumer, source=source)
+        yield _Client(producer, consumer, source=source, through=through)
     finally:
         consumer.close()

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from forebay_sandbox.kafka.access import kafka_from_environment
 from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.transient import PASSING
 
 BATCH_RECORDS = 1000
 ANSWER_SECONDS_MAX = 30.0
@@ -90,9 +91,10 @@ def run_echo(connection: KafkaConnection, *, source: str, sink: str, group: str)
         producer.poll(0)
         if message is None:
             continue
-        if (error := message.error()) is not None:
+        if (error := message.error()) is None:
+            producer.produce(sink, RESULT, message.key())
+        elif error.code() not in PASSING:
             raise KafkaException(error)
-        producer.produce(sink, RESULT, message.key())
 
 
 def run_count(connection: KafkaConnection, *, source: str, records: int) -> None:
@@ -111,9 +113,11 @@ def _consume(consumer: Consumer) -> list[Message]:
     first = consumer.poll(0.2)
     if first is None:
         return []
-    messages = [first, *consumer.consume(BATCH_RECORDS - 1, 0)]
-    for message in messages:
-        if (error := message.error()) is not None:
+    messages = []
+    for message in (first, *consumer.consume(BATCH_RECORDS - 1, 0)):
+        if (error := message.error()) is None:
+            messages.append(message)
+        elif error.code() not in PASSING:
             raise KafkaException(error)
     return messages
 

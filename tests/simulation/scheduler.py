@@ -7,6 +7,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from itertools import count
@@ -304,6 +305,9 @@ class Loop:
         for task in self._tasks:
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                # Now, and not when its memory is freed: what it would await on its way out has no loop to run in.
+                with suppress(RuntimeError):
+                    task.get_coro().close()
         self._tasks.clear()
 
 

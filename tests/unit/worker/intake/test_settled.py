@@ -147,6 +147,20 @@ def test_only_what_was_not_let_go_of_in_order_is_looked_for(metadata: CommitMeta
     assert bay.offsets() == [0]
 
 
+def test_an_owner_that_died_before_any_commit_was_taken_may_have_left_outcomes() -> None:
+    bay = Bay()
+    bay.looks.take_time = True
+    bay.fill(P0, 0, 1)
+    bay.consumer.assign(P0)
+    bay.step(3)
+    assert bay.offsets() == []
+    look_ends(bay, ("0-0", 0))
+    assert bay.offsets() == [1]
+    bay.fill(P0, 2)
+    bay.step()
+    assert bay.offsets() == [1, 2], "what came after the partition did is in no doubt"
+
+
 def test_a_last_commit_that_is_told_ends_the_doubt() -> None:
     bay = crashed(0, 1)
     assert bay.offsets() == []

@@ -189,7 +189,8 @@ class Ownership:
 
     def note_first(self, assignment: Assignment, offset: int) -> None:
         """Before its first record is received: learns up to where an owner that died may have started records."""
-        if assignment.claims.careful_below < ANY_OFFSET:
+        doubt = assignment.doubt
+        if assignment.claims.careful_below < ANY_OFFSET and (doubt is None or doubt.below is not None):
             return
         try:
             # As the client was told with this record: no question to a broker.
@@ -344,7 +345,8 @@ class Ownership:
             committed=offset,
             metadata=metadata,
         )
-        if assignment.last_owner_died or metadata.is_open:
+        # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
+        if assignment.last_owner_died or metadata.is_open or offset is None:
             assignment.begin_doubt(self._clock.wall_ms())
         self._notices.tell(assignment, now)
         self._peers.listen_until(now)

@@ -104,7 +104,7 @@ class Assignment:
         self.claims = Claims()
         self.done: deque[int] = deque()
         self.acquitted: deque[int] = deque()
-        # Without any commit there is none of its last owner to be told from one that died: there may have been none.
+        # Without any commit there may have been no owner: what one may have left is looked for, but no start waits.
         self.last_owner_died = committed is not None and not metadata.released
         self.doubt: Doubt | None = None
         self._outcomes_since_ms = metadata.outcomes_since_ms
@@ -157,8 +157,8 @@ class Assignment:
         """What a last owner that died may have started lies below ``offset``, an end of the log after its death."""
         if self.last_owner_died:
             self.claims.careful_below = min(self.claims.careful_below, offset)
-            if self.doubt is not None:
-                self.doubt.below = offset
+        if self.doubt is not None and self.doubt.below is None:
+            self.doubt.below = offset
 
     @property
     def wants_commits_soon(self) -> bool:
@@ -314,6 +314,7 @@ class Assignment:
         position = self.offsets.position()
         if position is None:
             return None
+        self._end_doubt_when_judged()
         self._crashes = crashes = {
             offset: count for offset, count in self._crashes.items() if not self.is_finished(offset)
         }
@@ -345,6 +346,13 @@ class Assignment:
         )
         since_ms = self._outcomes_since(position, metadata, now_ms)
         return position, encode_metadata(position, replace(metadata, outcomes_since_ms=since_ms))
+
+    def _end_doubt_when_judged(self) -> None:
+        doubt, next_offset = self.doubt, self.offsets.next_offset
+        if doubt is None or doubt.below is None or doubt.has_waiting or next_offset is None:
+            return
+        if next_offset >= doubt.below:
+            self.doubt = None  # what of it has not ended had no outcome
 
     def _outcomes_since(self, position: int, metadata: CommitMetadata, now_ms: int | None) -> int | None:
         """From when on there may be outcomes of which a commit does not tell: now, unless a former owner left some. A
