@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, shown
 from forebay_schemas.errors import ForebayError, UsageError
 
 SENT_BEFORE_HINT: Final = "If an id was sent before, its outcome may be older: forebay results --id"
@@ -61,6 +62,12 @@ class RecordTooLargeError(ProducerError, UsageError):
         )
         self.record_bytes = record_bytes
         self.bytes_max = bytes_max
+
+
+def no_request_id(given: object) -> UsageError:
+    """The error for what was given as a request and is none."""
+    fix = f"give 1 to {REQUEST_ID_CHARS_MAX} printable characters, or what submit returned"
+    return UsageError("request_id", f"is {shown(given)}", fix=fix)
 
 
 def as_argument(error: UsageError) -> UsageError:

@@ -11,11 +11,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
+from forebay_schemas.contract.biz_types import DEFAULT_PATHS
 from forebay_schemas.contract.coordination import BACKEND_CHARS_MAX
 from forebay_schemas.errors import UsageError
 from forebay_schemas.properties import from_file
 from forebay_schemas.runtime.settings import CommonSettings, load_settings
-from forebay_worker.answers.endpoints import DEFAULT_PATHS
 from forebay_worker.execution.engine_priority import EnginePriority
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.signals.gpu_check import device_names

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import inspect
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -34,9 +33,6 @@ from forebay_schemas.kafka.connection import KafkaConnection, as_forebay_error
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.settings import load_settings
-
-EXIT_BROKEN_PIPE: Final = 141
-"""What shells say of a program that SIGPIPE (13) has ended: 128 more."""
 
 # Wider than any table: what is no terminal has no width to keep to.
 _PLAIN_WIDTH: Final = 1000
@@ -115,10 +111,6 @@ def command(
             except ForebayError as error:
                 typer.echo(f"error: {error}", err=True)
                 raise typer.Exit(error.exit_code) from None
-            except BrokenPipeError:
-                # Whoever read has seen enough. The interpreter flushes stdout once more at its exit: to nowhere.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                raise typer.Exit(EXIT_BROKEN_PIPE) from None
 
         annotations: dict[str, Any] = {}
         defaults: dict[str, Any] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from typing import Annotated, Final
 
@@ -11,6 +10,7 @@ import msgspec
 import typer
 
 from forebay_producer.cli.common import Output, Session, command, say
+from forebay_producer.cli.line_source import Line, stdin_lines
 from forebay_producer.cli.tables import Rows
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
@@ -115,7 +115,7 @@ def _targets(ids: list[str], at: str | None) -> list[Target]:
     targets: list[Target] = []
     for name in ids:
         if name == "-":
-            targets += _on_lines(sys.stdin.buffer)
+            targets += _on_lines(stdin_lines(field="ID"))
         elif is_request_id(name):
             targets.append(Target(name))
         else:
@@ -132,10 +132,12 @@ def _targets(ids: list[str], at: str | None) -> list[Target]:
     return targets
 
 
-def _on_lines(lines: Iterable[bytes]) -> list[Target]:
+def _on_lines(lines: Iterable[Line]) -> list[Target]:
     """What submit printed, or any JSON lines with a ``request_id``."""
     targets = []
-    for number, text in enumerate(lines, start=1):
+    for number, text in lines:
+        if text is None:
+            raise UsageError(f"line {number}", "is none of submit's: it is too long", fix="give JSON with request_id")
         if not text.strip():
             continue
         try:

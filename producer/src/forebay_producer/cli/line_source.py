@@ -1,21 +1,30 @@
-"""Whole lines from a file descriptor as they come. Reads it in the caller's thread, and never past a timeout."""
+"""Whole lines from a file descriptor as they come, or of stdin. Reads in the caller's thread, never past a timeout."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
+import sys
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
+from forebay_schemas.errors import ForebayError, UsageError
 
 LINE_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 """A longer line cannot be a request; it is skipped without being held."""
 
 _READ_BYTES: Final = 256 * 1024
+_BATCH_LINES: Final = 2000
+_WAIT_SECONDS: Final = 60.0
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """A line without its end; ``text`` is None when it was longer than ``LINE_BYTES_MAX``. Numbers start at 1."""
+    """A line without its end, and without the byte order mark that some editors begin a file with (files that were
+    put together have several). ``text`` is None when it was longer than ``LINE_BYTES_MAX``. Numbers start at 1."""
 
     number: int
     text: bytes | None
@@ -53,7 +62,10 @@ class LineSource:
         return batch
 
     def _read(self) -> None:
-        read = os.read(self._descriptor, _READ_BYTES)
+        try:
+            read = os.read(self._descriptor, _READ_BYTES)
+        except OSError as error:
+            raise ForebayError(f"cannot read on after line {self._number}: {error.strerror}") from None
         if not read:
             self._at_end = True
             if self._rest or self._too_long:
@@ -74,6 +86,24 @@ class LineSource:
 
     def _end_line(self) -> None:
         self._number += 1
-        self._full.append(Line(self._number, None if self._too_long else bytes(self._rest)))
+        text = None if self._too_long else bytes(self._rest).removeprefix(_BYTE_ORDER_MARK)
+        self._full.append(Line(self._number, text))
         self._rest.clear()
         self._too_long = False
+
+
+def stdin_descriptor(*, field: str) -> int:
+    """Where stdin is read. Raises ``UsageError`` naming ``field`` when it is closed or cannot be read."""
+    try:
+        os.read(descriptor := sys.stdin.fileno(), 0)
+    except OSError as error:
+        problem = "stdin is closed" if error.errno == errno.EBADF else f"stdin: {error.strerror}"
+        raise UsageError(field, problem, fix="give what it shall read with < or |") from None
+    return descriptor
+
+
+def stdin_lines(*, field: str) -> Iterator[Line]:
+    """All lines of stdin, to its end."""
+    source = LineSource(stdin_descriptor(field=field), batch_lines=_BATCH_LINES)
+    while not source.ended:
+        yield from source.take(timeout_seconds=_WAIT_SECONDS)

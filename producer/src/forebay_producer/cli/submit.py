@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from forebay_producer.cli.common import Output, Session, command, say
-from forebay_producer.cli.line_source import Line, LineSource
+from forebay_producer.cli.line_source import Line, LineSource, stdin_descriptor
 from forebay_producer.cli.progress import Interruption, Progress
 from forebay_producer.cli.result_rows import ResultRows
 from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
@@ -48,14 +48,19 @@ def submit(
     session: Session,
     *,
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSON lines, envelopes or bare OpenAI request bodies; - = stdin.")
+        str, typer.Argument(metavar="FILE", help="JSON lines: envelopes, OpenAI bodies or batch lines; - = stdin.")
     ],
-    tier: Annotated[Tier | None, typer.Option(help="For lines that name no priority. [default: mid]")] = None,
+    tier: Annotated[
+        Tier | None,
+        typer.Option(
+            help="Of all lines; one that names another priority is refused. [default: its priority's, or mid]"
+        ),
+    ] = None,
     ttl: Annotated[
         str | None, typer.Option(help="For lines that name no deadline: 5s, 2m. [default: the tier's]")
     ] = None,
     biz_type: Annotated[
-        str | None, typer.Option(help="For lines that name none. [default: chat_completion or completion]")
+        str | None, typer.Option(help="For lines that name none. [default: what the body or the batch line's url is]")
     ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Print the outcomes as they come, not what was accepted.")
@@ -253,7 +258,7 @@ class _Job:
 @contextmanager
 def _opened(file: str) -> Iterator[int]:
     if file == "-":
-        yield sys.stdin.fileno()
+        yield stdin_descriptor(field="FILE")
         return
     try:
         descriptor = os.open(file, os.O_RDONLY)

@@ -16,7 +16,7 @@ import structlog
 
 from forebay_producer.client.codecs import make_codecs
 from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
-from forebay_producer.client.follow import follow, no_outcome
+from forebay_producer.client.follow import follow, id_of, no_outcome
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
 from forebay_producer.client.prepare import prepare
@@ -229,9 +229,9 @@ class Producer:
         With ``UsageError`` none of them was asked for; when the brokers fail, some may have been.
         """
         targets = [
-            Target(request)
-            if isinstance(request, str)
-            else Target(request.request_id, request.topic, request.partition, request.offset)
+            Target(request.request_id, request.topic, request.partition, request.offset)
+            if isinstance(request, Submitted)
+            else Target(id_of(request))
             for request in requests
         ]
         with self._desk_lock:
@@ -256,7 +256,7 @@ class Producer:
         ``BrokerUnreachableError`` when no broker has answered in that time.
         """
         self._check_usable()
-        request_id = _id_of(request)
+        request_id = id_of(request)
         begins_ms = self._since([request], since_ms)
         with self._metrics.awaiting(self._pool.name):
             value = self._watch.wait(
@@ -291,7 +291,7 @@ class Producer:
         return follow(
             self._connection,
             pool=self._pool,
-            request_ids=None if requests is None else {_id_of(one) for one in requests},
+            request_ids=None if requests is None else {id_of(one) for one in requests},
             since_ms=self._since(requests, since_ms),
             timeout_seconds=timeout_seconds,
             metrics=self._metrics,
@@ -393,7 +393,3 @@ class Producer:
         senders = [sender for sender in (self._single, self._bulk) if sender is not None]
         firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
         return min(firsts) - CLOCK_MARGIN_MS if firsts else None
-
-
-def _id_of(request: Submitted | str) -> str:
-    return request if isinstance(request, str) else request.request_id

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
 from forebay_producer.client.operator_identity import user_and_host
+from forebay_producer.errors import no_request_id
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import (
     DONE,
@@ -24,7 +25,7 @@ from forebay_schemas.contract.control import (
     decode_controlled,
     encode_control,
 )
-from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, is_request_id, shown
+from forebay_schemas.contract.envelope_problems import is_request_id
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import ForebayError, UsageError
@@ -168,11 +169,7 @@ def _check(targets: Sequence[Target], pool: Pool) -> None:
     submitted_to = [pool.requests(tier) for tier in TIERS]
     for target in targets:
         if not is_request_id(target.request_id):
-            raise UsageError(
-                "request_id",
-                f"is {shown(target.request_id)}",
-                fix=f"give 1 to {REQUEST_ID_CHARS_MAX} printable characters, or what submit returned",
-            )
+            raise no_request_id(target.request_id)
         if target.topic is not None and target.topic not in submitted_to:
             raise UsageError(
                 "place",

@@ -7,8 +7,10 @@ from typing import Final
 
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
-from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError
+from forebay_producer.client.sender import Submitted
+from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, no_request_id
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.envelope_problems import is_request_id
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -72,3 +74,11 @@ def no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutErro
         f"{SENT_BEFORE_HINT} {missing[0]}",
         missing=missing,
     )
+
+
+def id_of(request: object) -> str:
+    """The id of what `submit` returned, or the id itself. Raises ``UsageError``."""
+    request_id = request.request_id if isinstance(request, Submitted) else request
+    if not isinstance(request_id, str) or not is_request_id(request_id):
+        raise no_request_id(request)
+    return request_id

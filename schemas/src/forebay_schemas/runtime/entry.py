@@ -1,13 +1,15 @@
 """Where the three commands begin: what imports them takes seconds, and Ctrl-C meanwhile is no reason for a traceback.
 
-Here, since this package alone imports nothing. Sets signal handlers: for SIGINT while a command is imported, for
-SIGTERM where the command is the first process of a container.
+Here, since this package alone imports nothing. Prepares the standard streams. Sets signal handlers: for SIGINT while a
+command is imported, for SIGTERM where the command is the first process of a container.
 """
 
 import os
 import signal
 import sys
 from importlib import import_module
+
+from forebay_schemas.runtime.streams import flush_stdout, prepare_streams
 
 EXIT_INTERRUPTED = 130
 """What shells say of a program that SIGINT (2) has ended: 128 more."""
@@ -34,6 +36,7 @@ def forebay_sandbox() -> None:
 
 
 def _run(module: str) -> None:
+    prepare_streams()
     try:
         # Raised within the import system, an exception may be printed and forgotten.
         heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -49,3 +52,5 @@ def _run(module: str) -> None:
         main()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    finally:
+        flush_stdout()

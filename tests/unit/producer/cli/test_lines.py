@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from forebay_producer.cli.control import _on_lines
 from forebay_producer.cli.line_source import LINE_BYTES_MAX, Line, LineSource
 from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_producer.cli.values import duration_seconds, point_in_time_ms
+from forebay_producer.client.control_client import Target
 from forebay_producer.errors import RecordTooLargeError
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
@@ -127,6 +130,102 @@ def test_a_line_is_an_envelope_or_a_bare_body(text: str, defaults: LineDefaults,
     assert envelope_on(Line(1, text.encode()), defaults) == fields
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"messages": []}, "chat_completion"),
+        ({"prompt": "x"}, "completion"),
+        ({"input": "x"}, "embedding"),
+        ({"input": ["x", "y"], "encoding_format": "float"}, "embedding"),
+        ({"input": [[1, 2], [3]]}, "embedding"),
+        ({"input": "x", "instructions": "be short"}, "response"),
+        ({"input": "x", "stream": True}, "response"),
+        ({"input": [{"role": "user", "content": "x"}]}, "response"),
+    ],
+)
+def test_the_kind_of_a_bare_body_is_told_from_its_fields(body: dict[str, Any], kind: str) -> None:
+    body = {"model": "m", **body}
+    assert envelope_on(Line(1, json.dumps(body).encode()), NOTHING) == {"biz_type": kind, "payload": body}
+
+
+def test_what_the_envelope_knows_is_lifted_out_of_a_bare_body() -> None:
+    body = {"model": "m", "messages": [], "user": "u"}
+    own = {
+        "request_id": "mine-1",
+        "biz_type": "mine",
+        "priority": "high",
+        "ttl_ms": 2000,
+        "tenant": "t",
+        "max_attempts": 2,
+        "reply": {"to": "x"},
+        "sent_at": 1_700_000_000_000,
+        "expire_at": 1_700_000_009_000,
+    }
+    line = Line(1, json.dumps(own | body).encode())
+    assert envelope_on(line, LineDefaults(ttl_ms=5, biz_type="other")) == own | {"payload": body}
+
+
+@pytest.mark.parametrize("priority", [0, 9, 1.5, True])
+def test_a_number_that_may_be_the_engine_s_is_refused_in_a_bare_body(priority: float) -> None:
+    line = Line(1, json.dumps({"messages": [], "priority": priority}).encode())
+    with pytest.raises(UsageError, match=r"^priority: is .* in a bare body, .*; put the body into payload"):
+        envelope_on(line, NOTHING)
+
+
+def batch_line(**fields: Any) -> Line:
+    whole = {"custom_id": "request-1", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}
+    return Line(1, json.dumps(whole | fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("/v1/chat/completions", "chat_completion"),
+        ("/chat/completions", "chat_completion"),
+        ("https://api.example.com/v1/chat/completions?x=1", "chat_completion"),
+        ("/v1/completions", "completion"),
+        ("/v1/embeddings", "embedding"),
+        ("/v1/responses", "response"),
+        ("/v1/images/generations", "image_generation"),
+    ],
+)
+def test_a_line_of_openai_s_batches_is_understood(url: str, kind: str) -> None:
+    fields = envelope_on(batch_line(url=url), LineDefaults(ttl_ms=5, biz_type="other"))
+    assert fields == {"request_id": "request-1", "biz_type": kind, "payload": {"messages": []}, "ttl_ms": 5}
+
+
+def test_a_batch_line_may_say_what_an_envelope_says() -> None:
+    fields = envelope_on(batch_line(priority=9, tenant="t", url="/v1/moderations", biz_type="mine"), NOTHING)
+    assert fields == {
+        "request_id": "request-1",
+        "biz_type": "mine",
+        "payload": {"messages": []},
+        "priority": 9,
+        "tenant": "t",
+    }
+    named = envelope_on(batch_line(url="/v1/moderations"), LineDefaults(ttl_ms=None, biz_type="moderation"))
+    assert named["biz_type"] == "moderation"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"url": "/v1/moderations"}, r"^url: is '/v1/moderations'; give one of /v1/chat/completions, .* --biz-type"),
+        ({"url": None}, r"^url: is missing; give one of"),
+        ({"url": 5}, r"^url: is 5; give one of"),
+        ({"method": "GET"}, r"^method: is 'GET'; give POST"),
+        ({"body": []}, r"^body: is \[\]; put the request body there"),
+        ({"body": None}, r"^body: is missing; put the request body there"),
+        ({"custom_id": ""}, r"^custom_id: is ''; give 1 to 200 printable characters"),
+        ({"custom_id": 7}, r"^custom_id: is 7; give 1 to 200 printable characters"),
+        ({"request_id": "another"}, r"^custom_id: is another than request_id"),
+    ],
+)
+def test_a_batch_line_that_cannot_be_is_explained(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        envelope_on(batch_line(**fields), NOTHING)
+
+
 @pytest.mark.parametrize("text", [b"{", b"[1]", b"7", b'{"a":"\xff"}', b"null", b"[" * 100_000])
 def test_what_is_no_json_object_is_explained(text: bytes) -> None:
     with pytest.raises(UsageError, match="envelope: "):
@@ -219,3 +318,16 @@ def test_a_point_in_time_before_1970_is_refused(text: str) -> None:
 )
 def test_the_time_to_a_line_s_deadline_is_what_workers_count(fields: dict[str, Any], ttl_ms: int) -> None:
     assert ttl_ms_of(fields, tier=Tier.HIGH, enqueued_at=1_700_000_000_000) == ttl_ms
+
+
+def test_a_byte_order_mark_at_the_start_of_a_file_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    path.write_bytes(b"\xef\xbb\xbf{}\n{}\n\xef\xbb\xbf{}\nx\xef\xbb\xbf")
+    assert [line.text for line in lines_in(path)] == [b"{}", b"{}", b"{}", b"x\xef\xbb\xbf"]
+
+
+def test_the_lines_of_submit_are_read_with_a_byte_order_mark_too(pipe: tuple[int, int]) -> None:
+    reader, writer = pipe
+    os.write(writer, b'\xef\xbb\xbf{"request_id":"a"}\n\n{"request_id":"b","topic":"t","partition":1,"offset":2}')
+    os.close(writer)
+    assert _on_lines(iter(read_all(LineSource(reader, batch_lines=10)))) == [Target("a"), Target("b", "t", 1, 2)]

@@ -129,3 +129,17 @@ def test_a_request_takes_its_payload_as_a_mapping() -> None:
 
 def test_the_library_says_which_version_it_is() -> None:
     assert forebay_producer.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("wrong", ["", "a\nb", "x" * 201, 5, None])
+def test_what_is_no_request_id_is_refused_before_the_brokers_are_asked(wrong: Any) -> None:
+    with Producer(bootstrap_servers=NOBODY) as producer, takes(0):
+        for call in (
+            lambda: producer.cancel(wrong),
+            lambda: producer.expedite(wrong),
+            lambda: producer.control_batch(ControlAction.CANCEL, ["good-1", wrong]),
+            lambda: producer.outcome(wrong, timeout_seconds=5, since_ms=0),
+            lambda: producer.outcomes([wrong], timeout_seconds=5, since_ms=0),
+        ):
+            with pytest.raises(UsageError, match=r"^request_id: is .*; give 1 to 200 printable characters"):
+                call()

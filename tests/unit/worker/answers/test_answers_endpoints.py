@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from forebay_worker.answers.endpoints import DEFAULT_PATHS, MANY_CHOICES, Shape, choices_asked, choices_in, shape_of
+from forebay_schemas.contract.biz_types import DEFAULT_PATHS
+from forebay_worker.answers.endpoints import MANY_CHOICES, Shape, choices_asked, choices_in, shape_of
 
 CHAT, COMPLETION, EMBEDDING = Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING
 RESPONSE, IMAGE, OTHER = Shape.RESPONSE, Shape.IMAGE, Shape.OTHER

@@ -23,15 +23,6 @@ class Shape(Enum):
     __hash__ = object.__hash__
 
 
-DEFAULT_PATHS: Final[dict[str, str]] = {
-    "chat_completion": "/v1/chat/completions",
-    "completion": "/v1/completions",
-    "embedding": "/v1/embeddings",
-    "response": "/v1/responses",
-    "image_generation": "/v1/images/generations",
-}
-"""The path of each biz_type that needs no setting."""
-
 # Longest first: every chat path also ends with the completions' one.
 _SHAPES: Final = (
     ("/chat/completions", Shape.CHAT),
