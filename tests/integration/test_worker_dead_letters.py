@@ -102,6 +102,16 @@ def test_a_rejected_request_has_a_result_when_its_id_can_be_read(served: Served)
     assert "biz_type" in result.error
 
 
+def test_a_request_whose_id_cannot_be_used_is_answered_under_its_key(served: Served) -> None:
+    """Its sender would wait for ever: it reads the results by the key that it gave."""
+    value = json.dumps(envelope("x") | {"request_id": 12345}).encode()
+    served.pool.send(Tier.MID, value, key=b"12345")
+    result = served.pool.result("12345")
+    assert (result.status, result.reason) == ("rejected", "undecodable")
+    assert result.error is not None
+    assert "request_id: is an integer" in result.error
+
+
 def test_an_unknown_biz_type_is_rejected_and_says_which_are_known(served: Served) -> None:
     place = served.pool.accepted[served.pool.submit(Tier.HIGH, envelope("odd", biz_type="tea"))[0]]
     result = served.pool.result("odd")

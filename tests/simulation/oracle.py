@@ -86,6 +86,8 @@ class Oracle:
         self._removed: set[Place] = set()
         self._removed_ids: set[str] = set()
         self._waiting_ids: set[str] = set()
+        self._undecodable: dict[Place, str] = {}
+        """What is no envelope, by its place, and under which id it is answered: its own, else its key."""
         self._waiting_places: set[Place] = set()
         self._written_twice: Counter[str] = Counter()
 
@@ -114,7 +116,11 @@ class Oracle:
         except EnvelopeError as error:
             self._waiting_places.add(record.place)
             record.request_id = None
-            self.ledger.note(f"submitted {record.place}: undecodable ({error.request_id})")
+            answered_under = error.request_id or (record.key_bytes or b"").decode()
+            if answered_under:
+                self._undecodable[record.place] = answered_under
+                self._waiting_ids.add(answered_under)
+            self.ledger.note(f"submitted {record.place}: undecodable ({answered_under or None})")
             return
         record.request_id = request.request_id
         if (moved_from := dict(record.header_list or ()).get(EXPEDITED_FROM)) is not None:
@@ -188,7 +194,7 @@ class Oracle:
         assert record.value_bytes is not None
         result = _result_decoder.decode(record.value_bytes)
         request_id = result.request_id
-        if request_id not in self.accepted and not request_id.startswith("undecodable"):
+        if request_id not in self.accepted and request_id not in self._undecodable.values():
             self.ledger.fail(f"a result of {request_id}, which nobody submitted")
         if (record.key_bytes or b"").decode() != request_id:
             self.ledger.fail(f"the result of {request_id} has the key {record.key_bytes!r}")
@@ -256,8 +262,9 @@ class Oracle:
         """Retention took a record away; nobody can be asked for it any more."""
         self._removed.add(record.place)
         self._waiting_places.discard(record.place)
-        if record.request_id is not None:
-            self._removed_ids.add(record.request_id)
+        request_id = record.request_id or self._undecodable.get(record.place)
+        if request_id is not None:
+            self._removed_ids.add(request_id)
 
     # Commits.
 
@@ -331,7 +338,7 @@ class Oracle:
         """What can only be said when everything has ended."""
         for request_id, results in self.terminals.items():
             status = results[0].status
-            is_kept = request_id in self.dead_ids or request_id.startswith("undecodable")
+            is_kept = request_id in self.dead_ids or request_id in self._undecodable.values()
             if all(map(_needs_letter, results)) and not is_kept:
                 self.ledger.fail(f"{request_id} {status} without a dead letter")
             if REASONS_BY_CODE[results[0].reason].status is not status:

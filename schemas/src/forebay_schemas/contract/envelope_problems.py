@@ -54,6 +54,7 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 _RULE = re.compile(r"([a-z_]+) (is .*)", re.DOTALL)
 _GOT = re.compile(r"got `(\w+)`")
 _SPACE = re.compile(r"[ \t\r\n]*")
+_KEY_BYTES_MAX: Final = 4 * REQUEST_ID_CHARS_MAX
 
 
 class _IdOnly(msgspec.Struct, frozen=True):
@@ -72,8 +73,23 @@ _scanner = json.JSONDecoder(strict=False, parse_int=_no_number, parse_float=_no_
 
 
 def is_request_id(text: str) -> bool:
-    """Whether the text can be a request's id: 1 to 200 printable characters."""
+    """Whether the text can be a request's id: 1 to 200 printable characters.
+
+    Printable: letters, marks, digits, punctuation, symbols (emoji too) and the plain space; no other space, no control
+    or format character (zero-width joiner, direction mark).
+    """
     return 0 < len(text) <= REQUEST_ID_CHARS_MAX and text.isprintable()
+
+
+def request_id_in_key(key: bytes | None) -> str | None:
+    """The id under which a record is answered whose own id cannot be used: its key, where that can be an id."""
+    if key is None or len(key) > _KEY_BYTES_MAX:
+        return None
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if is_request_id(text) else None
 
 
 def shown(value: object) -> str:

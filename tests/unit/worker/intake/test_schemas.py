@@ -223,6 +223,40 @@ def test_a_record_that_is_too_large_is_refused_unread_with_its_id(where: str) ->
     assert "is in a record of 8,388,609 bytes, uncompressed, where 8,388,608 are taken" in str(work.problem)
 
 
+@pytest.mark.parametrize(
+    ("value", "key", "answered_under"),
+    [
+        (b'{"request_id": 12345, "biz_type": "b", "payload": {}}', b"12345", "12345"),
+        (b'{"request_id": "%s", "biz_type": "b", "payload": {}}' % (b"x" * 201), b"short", "short"),
+        ('{"request_id": "a\u00a0b", "biz_type": "b", "payload": {}}'.encode(), b"no-break", "no-break"),
+        (b'{"request_id": "a\\tb", "biz_type": "b", "payload": {}}', b"tab", "tab"),
+        ('{"request_id": "\u0645\u200d\u0646", "biz_type": "b", "payload": {}}'.encode(), b"joiner", "joiner"),
+        (b"garbage", "caf\u00e9".encode(), "caf\u00e9"),
+        (None, b"null", "null"),
+        # An id that can be used wins, whatever else is wrong.
+        (b'{"request_id": "own", "biz_type": 7, "payload": {}}', b"key", "own"),
+        # Nobody can be answered: there is a dead letter alone.
+        (b"garbage", None, None),
+        (b"garbage", b"", None),
+        (b"garbage", b"\xff\xfe", None),
+        (b"garbage", b"a\tb", None),
+        (b"garbage", b"x" * 201, None),
+    ],
+)
+def test_what_has_no_usable_id_is_answered_under_its_key(
+    value: bytes | None, key: bytes | None, answered_under: str | None
+) -> None:
+    bay = Bay()
+    bay.consumer.append(
+        MemoryRecord(topic_name=P0[0], partition_number=P0[1], offset_number=0, value_bytes=value, key_bytes=key)
+    )
+    bay.consumer.assign(P0)
+    bay.step(2)
+    [work] = bay.handed
+    assert work.problem is not None
+    assert work.request_id == answered_under
+
+
 def test_a_record_as_large_as_one_may_be_is_taken() -> None:
     bay = Bay()
     fields = b'{"request_id": "r", "biz_type": "b", "payload": {"x": "%s"}}'

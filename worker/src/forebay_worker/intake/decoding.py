@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from forebay_schemas.contract.envelope import Request, deadline_ms, priority_in
+from forebay_schemas.contract.envelope_problems import request_id_in_key
 from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
 from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 from forebay_schemas.errors import EnvelopeError
@@ -50,8 +51,7 @@ class Decoding:
         # A hop adds its headers to what the topic of the first enqueue took.
         bytes_max = LATER_BYTES_MAX if work.assignment.retry_delay_seconds else REQUEST_BYTES_MAX
         if work.size_bytes > bytes_max:
-            work.problem = too_large(value, work.size_bytes, bytes_max=bytes_max)
-            return True
+            return _refuse(work, too_large(value, work.size_bytes, bytes_max=bytes_max))
         found = ahead.get(id(work.record))
         if found is None:
             if self._envelopes.is_foreign(value):
@@ -63,8 +63,7 @@ class Decoding:
             except EnvelopeError as error:
                 found = error
         if isinstance(found, EnvelopeError):
-            work.problem = found
-            return True
+            return _refuse(work, found)
         work.request = found
         work.priority = priority_in(found, tier=work.tier)
         tier = work.history.expedited_tier
@@ -75,6 +74,14 @@ class Decoding:
             work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
         work.deadline_ms = deadline_ms(found, tier=tier, first_enqueued_at=work.first_enqueued_at)
         return True
+
+
+def _refuse(work: Work, problem: EnvelopeError) -> bool:
+    """Whoever sent it waits for an outcome under the id that it gave, else under the key."""
+    if problem.request_id is None:
+        problem.request_id = request_id_in_key(work.record.key())
+    work.problem = problem
+    return True
 
 
 def _value_of(record: Record) -> bytes | None:
