@@ -158,6 +158,7 @@ def public_imports() -> dict[str, list[str]]:
     """What services import, and the modules that are run by name."""
     return {
         "forebay_producer": sorted(forebay_producer.__all__),
+        "forebay_worker": sorted(forebay_worker.__all__),
         "modules to run": [
             "forebay_worker.cli",
             "forebay_worker.signals.nvml",

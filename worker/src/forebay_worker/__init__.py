@@ -1,0 +1,5 @@
+"""The worker. What a handler of the user's needs is here: see README, "Run workers"."""
+
+from forebay_worker.request.handler import Handler, HandlerAnswer, HandlerRequest, NotRetryableError
+
+__all__ = ["Handler", "HandlerAnswer", "HandlerRequest", "NotRetryableError"]

@@ -12,11 +12,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.results import decode_result
+from forebay_worker import HandlerRequest
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.execution import executor as executor_module
 from forebay_worker.execution.executor import RUNS_BETWEEN_YIELDS, Executor
-from forebay_worker.execution.handler_backend import HandlerBackend, HandlerRequest
+from forebay_worker.execution.handler_backend import HandlerBackend
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.outcome.reporter import Reporter

@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
-from forebay_worker.execution.handler_backend import HandlerBackend, HandlerRequest, load_handler
+from forebay_worker import HandlerAnswer, HandlerRequest, NotRetryableError
+from forebay_worker.execution.handler_backend import HandlerBackend, load_handler
+from forebay_worker.request.backend import BackendFailed
 from simulated.works import make_work
 
 
@@ -21,6 +25,46 @@ def test_a_handler_is_given_the_request_and_its_answer_goes_on() -> None:
     work = make_work(request_id="a", payload={"n": 1}, priority=6, headers=[("forebay-attempt", b"4")])
     answer = asyncio.run(HandlerBackend(handler).run(work))
     assert answer.body == {"seen": ["a", {"n": 1}, "mid", 6, 4]}
+
+
+def test_a_handler_tells_how_many_tokens_it_made() -> None:
+    async def handler(_: HandlerRequest) -> HandlerAnswer:
+        return HandlerAnswer(body={"text": "hi"}, prompt_tokens=7, output_tokens=30)
+
+    answer = asyncio.run(HandlerBackend(handler).run(make_work()))
+    assert (answer.body, answer.prompt_tokens, answer.output_tokens) == ({"text": "hi"}, 7, 30)
+
+
+@pytest.mark.parametrize("tokens", [-1, True, 2.0, "3"])
+def test_tokens_that_are_no_number_of_tokens_fail_the_request_by_name(tokens: Any) -> None:
+    async def handler(_: HandlerRequest) -> HandlerAnswer:
+        return HandlerAnswer(body={}, output_tokens=tokens)
+
+    with pytest.raises(BackendFailed) as failed:
+        asyncio.run(HandlerBackend(handler).run(make_work()))
+    assert failed.value.failure.error == (
+        f"the handler's answer: output_tokens: is {tokens!r}; give how many tokens it took, an integer, or None"
+    )
+    assert not failed.value.failure.may_retry
+
+
+class NoSuchVoiceError(NotRetryableError):
+    """As a user may derive one."""
+
+
+@pytest.mark.parametrize(
+    ("error", "may_retry"),
+    [(NotRetryableError("no such voice"), False), (NoSuchVoiceError("no such voice"), False), (ValueError("x"), True)],
+)
+def test_a_handler_says_what_is_not_to_be_tried_again(error: Exception, may_retry: bool) -> None:
+    async def handler(_: HandlerRequest) -> Any:
+        raise error
+
+    with capture_logs(), pytest.raises(BackendFailed) as failed:
+        asyncio.run(HandlerBackend(handler).run(make_work()))
+    failure = failed.value.failure
+    assert (failure.reason, failure.may_retry) == (Reason.HANDLER_FAILED, may_retry)
+    assert failure.error == f"{type(error).__name__}: {error}"
 
 
 @pytest.fixture

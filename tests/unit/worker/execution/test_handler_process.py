@@ -13,7 +13,8 @@ import pytest
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
-from forebay_worker.execution.handler_backend import HandlerBackend, HandlerRequest, NoChildError
+from forebay_worker import HandlerRequest
+from forebay_worker.execution.handler_backend import HandlerBackend, NoChildError
 from forebay_worker.execution.handler_process import run_in_child
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
@@ -22,10 +23,13 @@ from simulated.works import make_work
 
 HANDLERS = """
 import asyncio, os, signal, sys, time
+from forebay_worker import HandlerAnswer, NotRetryableError
 async def echo(request):
     print("not an answer")
     return {"payload": request.payload, "tier": request.tier, "attempt": request.attempt, "pid": os.getpid()}
 async def fail(request): raise ValueError("no such model")
+async def reject(request): raise NotRetryableError("no such voice")
+async def count(request): return HandlerAnswer(body={"text": "hi"}, prompt_tokens=7, output_tokens=30)
 async def leave(request): sys.exit(7)
 async def vanish(request): os._exit(7)
 async def kill(request): os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +52,7 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(function: str, *, module: str = "child_handlers") -> Any:
-    """What becomes of a request: the body, or the failure."""
+    """What becomes of a request: the body, the answer where it tells tokens, or the failure."""
     work = make_work(request_id="a", payload={"n": 1}, headers=[("forebay-attempt", b"2")])
     work.crashes = SUSPECT_CRASHES
 
@@ -62,6 +66,8 @@ def run(function: str, *, module: str = "child_handlers") -> Any:
         answer = asyncio.run(HandlerBackend(here, run_in_child=in_child).run(work))
     except BackendFailed as error:
         return error.failure
+    if answer.output_tokens is not None:
+        return answer
     return msgspec.json.decode(answer.body)
 
 
@@ -71,12 +77,22 @@ def test_a_suspect_runs_in_a_process_of_its_own_and_is_answered_as_ever() -> Non
     assert body == {"payload": {"n": 1}, "tier": "mid", "attempt": 2}
 
 
+def test_how_many_tokens_it_made_and_what_is_not_to_be_tried_again_are_told_from_there() -> None:
+    answer = run("count")
+    assert isinstance(answer, Answer)
+    assert (answer.body, answer.prompt_tokens, answer.output_tokens) == (msgspec.Raw(b'{"text":"hi"}'), 7, 30)
+    rejected, failed = run("reject"), run("fail")
+    assert (rejected.reason, rejected.may_retry) == (Reason.HANDLER_FAILED, False)
+    assert rejected.error == "NotRetryableError: no such voice"
+    assert failed.may_retry
+
+
 @pytest.mark.parametrize(
     ("function", "reason", "error"),
     [
         ("fail", Reason.HANDLER_FAILED, "ValueError: no such model"),
         ("leave", Reason.HANDLER_FAILED, "SystemExit: 7"),
-        ("no_json", Reason.HANDLER_FAILED, "cannot be written as JSON"),
+        ("no_json", Reason.HANDLER_FAILED, "the handler's answer: body: is a builtins.object, which JSON cannot say"),
         ("too_much", Reason.RESULT_TOO_LARGE, f"a record may have {LATER_BYTES_MAX}"),
         ("give_up", Reason.HANDLER_FAILED, "the handler cancelled itself"),
         ("kill", Reason.WORKER_CRASHED, "the process that ran it alone was ended by SIGKILL"),

@@ -20,7 +20,7 @@ from forebay_worker.answers.verdict import Failed
 from forebay_worker.calibrate.requests import Asked
 from forebay_worker.calibrate.samples import Ended, Trouble
 from forebay_worker.execution.answer_body import ANSWER_LIMITS, read_answer
-from forebay_worker.execution.handler_backend import Handler, HandlerRequest
+from forebay_worker.request.handler import Handler, HandlerRequest
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.connection_errors import trouble_words
 

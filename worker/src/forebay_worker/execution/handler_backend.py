@@ -8,46 +8,27 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import operator
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import structlog
 
+from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.reasons import Reason
-from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
+from forebay_worker.execution.json_body import why_not_json
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
+from forebay_worker.request.handler import Handler, HandlerAnswer, HandlerRequest, NotRetryableError
 from forebay_worker.request.work import Answer, Failure, Work
 
 log = structlog.get_logger("forebay.backend")
 
-
-class HandlerRequest(msgspec.Struct, kw_only=True):
-    """What a handler is given. ``payload_json`` is the payload as it came; ``deadline_ms`` is epoch milliseconds."""
-
-    request_id: str
-    biz_type: str
-    payload_json: msgspec.Raw
-    tier: Tier
-    priority: int
-    tenant: str | None
-    attempt: int
-    deadline_ms: int
-    _payload: dict[str, Any] | None = None
-
-    @property
-    def payload(self) -> dict[str, Any]:
-        """The request's JSON object, decoded when it is first asked for."""
-        if self._payload is None:
-            self._payload = msgspec.json.decode(self.payload_json)
-        return self._payload
-
-
-Handler = Callable[[HandlerRequest], Awaitable[Any]]
 
 RunInChild = Callable[[bytes], Awaitable[Answer]]
 """Runs a `HandlerRequest`, as JSON, in a process of its own. Raises ``BackendFailed``, and ``NoChildError``."""
@@ -58,21 +39,48 @@ class NoChildError(Exception):
 
 
 async def call_handler(handler: Handler, request: HandlerRequest) -> Answer:
-    """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised."""
+    """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised or returned."""
     try:
-        body = await handler(request)
+        returned = await handler(request)
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:
         # sys.exit() in a handler, say: it ends its request, not the worker.
         log.warning("handler failed", request_id=request.request_id, exc_info=error)
         problem = f"{type(error).__name__}: {error}"
-        raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem)) from None
-    return Answer(body=body)
+        retryable = False if isinstance(error, NotRetryableError) else None
+        raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem, retryable=retryable)) from None
+    given = returned if isinstance(returned, HandlerAnswer) else HandlerAnswer(body=returned)
+    if (why := why_not_json(given.body)) is not None:
+        raise _unusable(why)
+    return Answer(
+        body=given.body,
+        prompt_tokens=_count(given.prompt_tokens, "prompt_tokens"),
+        output_tokens=_count(given.output_tokens, "output_tokens"),
+    )
+
+
+def _unusable(problem: str) -> BackendFailed:
+    """Once more it would answer the same."""
+    error = f"the handler's answer: {problem}"
+    return BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=error, retryable=False))
+
+
+def _count(value: Any, field: str) -> int | None:
+    """A number of tokens, numpy's integers too. Raises ``BackendFailed`` for what is none."""
+    if value is None:
+        return None
+    count = -1
+    with suppress(TypeError):
+        count = -1 if isinstance(value, bool) else operator.index(value)
+    if count < 0:
+        raise _unusable(f"{field}: is {shown(value)}; give how many tokens it took, an integer, or None")
+    return count
 
 
 class HandlerBackend:
-    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body.
+    """Runs the user's ``async def handler(request: HandlerRequest)``; what it returns is the result's body, or a
+    `HandlerAnswer` with it.
 
     ``run_in_child``: for suspects of two crashes; None: they run alone in this process.
     """

@@ -19,8 +19,9 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.log import configure_logging
-from forebay_worker.execution.handler_backend import Handler, HandlerRequest, call_handler, load_handler
+from forebay_worker.execution.handler_backend import call_handler, load_handler
 from forebay_worker.request.backend import BackendFailed
+from forebay_worker.request.handler import Handler, HandlerRequest
 from forebay_worker.request.work import Answer, Failure
 
 LENGTH_BYTES = 4
@@ -67,8 +68,8 @@ def _encode(answer: Answer) -> bytes:
     try:
         body = msgspec.json.encode(answer.body)
     except (TypeError, ValueError) as error:
-        problem = f"the handler's answer cannot be written as JSON: {error}"
-        return _encode_failure(Failure(reason=Reason.HANDLER_FAILED, error=problem))
+        problem = f"the handler's answer: body: cannot be written as JSON: {error}"
+        return _encode_failure(Failure(reason=Reason.HANDLER_FAILED, error=problem, retryable=False))
     if len(body) > LATER_BYTES_MAX:
         problem = f"the result has {len(body)} bytes, a record may have {LATER_BYTES_MAX}"
         return _encode_failure(Failure(reason=Reason.RESULT_TOO_LARGE, error=problem))

@@ -36,9 +36,10 @@ def status_text(document: Mapping[str, Any]) -> str:
 
 
 def _knows_tokens(document: Mapping[str, Any]) -> bool:
-    """A handler tells no tokens: without an engine's counters beside it, all figures of them are mere guesses."""
+    """Of a handler that tells no tokens, without an engine's counters beside it, all figures of them are guesses."""
     is_metered: bool = document["pacing"]["model"]["learns_from"] == "engine_counters"
-    return is_metered or document.get("backend") != "handler"
+    is_told = any(of["estimates"]["output_tokens"] is not None for of in document["tiers"].values())
+    return is_metered or is_told or document.get("backend") != "handler"
 
 
 def _overview(document: Mapping[str, Any]) -> str:

@@ -155,7 +155,7 @@ class Reporter:
         try:
             value = encode_result(result)
         except (TypeError, ValueError) as error:
-            problem = f"the handler's answer cannot be written as JSON: {error}"
+            problem = f"the handler's answer: {error}"
             self.failed(work, Failure(reason=Reason.HANDLER_FAILED, error=problem), service_seconds=service_seconds)
             return
         if len(value) > LATER_BYTES_MAX - RESULT_OVERHEAD_BYTES:
