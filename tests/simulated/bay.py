@@ -18,7 +18,7 @@ from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
-from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, ScriptedConsumer
+from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics, ScriptedConsumer
 from simulated.works import POOL, envelope
 
 TIER = Tier.MID
@@ -100,6 +100,7 @@ class Bay:
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
         self.quiet = Quiet()
+        self.topics = MemoryTopics()
         self.credit = ManualCredit(self.clock)
         self.allow(capacity, total_bytes=capacity_bytes)
         self.sources = [
@@ -129,6 +130,7 @@ class Bay:
             deliver=self._deliver,
             hand_over=self.handed_over.append,
             peers=self.peers,
+            topic_ids=self.topics,
             fetcher=self.fetcher,
             look=self.looks.look,
             answer=lambda *answer: self.answers.append(answer),

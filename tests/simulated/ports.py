@@ -389,3 +389,28 @@ class MemoryPeers:
     def tell(self, notices: list[Notice]) -> bool:
         self.told += notices
         return self.can_be_told
+
+
+class MemoryTopics:
+    """Which topics the names stand for: nobody can tell, unless a test gives them ids."""
+
+    def __init__(self) -> None:
+        self.known_until = float("inf")
+        self.changes = 0
+        self.wanted_until = float("-inf")
+        self.changed_ms = 0
+        self._ids: dict[str, int] = {}
+
+    def id_of(self, topic: str) -> int | None:
+        return self._ids.get(topic)
+
+    def changed_after_ms(self, topic: str) -> int:  # noqa: ARG002 - the same of all
+        return self.changed_ms
+
+    def look_until(self, now: float) -> None:
+        self.wanted_until = max(self.wanted_until, now)
+
+    def learn(self, topic: str, topic_id: int) -> None:
+        """The topic of that name is this one from now on, and it is known."""
+        self._ids[topic] = topic_id
+        self.changes += 1

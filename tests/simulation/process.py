@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 from confluent_kafka import Producer
 
@@ -16,6 +17,7 @@ from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaSource
 from forebay_worker import worker
 from forebay_worker.cluster import startup as cluster
+from forebay_worker.cluster import topic_watch
 from forebay_worker.coordination import follower as coordination
 from forebay_worker.dispatch import lookahead
 from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
@@ -176,11 +178,14 @@ class Cluster:
             (credit, "threading", threading),
             (fetcher, "threading", threading),
             (results_reader, "threading", threading),
+            (topic_watch, "threading", threading),
+            (topic_watch, "TURN_SECONDS", topic_watch.LOOK_SECONDS),
             (worker, "threading", threading),
             (worker, "SystemClock", self._make_clock),
             (worker, "create_client", self._create_client),
             (cluster.Cluster, "require_usable", lambda _: self._partitions()),
             (cluster.Cluster, "lacking", lambda _: []),
+            (cluster.Cluster, "topic_ids", lambda _, topics: {topic: crc32(topic.encode()) for topic in topics}),
             (worker, "HttpBackend", self._make_backend),
             (worker, "EnvelopeReader", self._make_reader),
             (worker, "TIERS", tuple(self._tiers)),

@@ -37,6 +37,7 @@ from forebay_schemas.kafka.connection import (
 )
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.cluster.startup import Cluster
+from forebay_worker.cluster.topic_watch import TopicWatch
 from forebay_worker.coordination.follower import Coordination, FollowingConsumer
 from forebay_worker.coordination.handover import HandOvers
 from forebay_worker.coordination.slot_sharing import Sharer
@@ -98,7 +99,7 @@ FROZEN_SECONDS = 50.0
 EMPTY_SHARE_SECONDS = 10.0
 """With ``group.protocol=consumer`` a member that gets no partition is never called back (librdkafka 2.16, seen)."""
 
-_Loop = Intake | Coordination | Fetcher | ResultsReader | SchemaFetcher
+_Loop = Intake | Coordination | Fetcher | ResultsReader | SchemaFetcher | TopicWatch
 
 log = structlog.get_logger("forebay.worker")
 
@@ -268,6 +269,11 @@ class Worker:
             for tier in TIERS
             for delay in RETRY_DELAYS_SECONDS
         ]
+        topics = TopicWatch(
+            topics=[source.topic for each in sources.values() for source in each] + [pool.coordination, pool.control],
+            ask=self._cluster.topic_ids,
+            clock=self._clock,
+        )
         coordination = self._coordination = Coordination(
             consumer=cast(FollowingConsumer, self._make_reader()),
             topic=pool.coordination,
@@ -275,6 +281,7 @@ class Worker:
             partitions=self._partitions,
             worker_id=self._settings.worker_id,
             clock=self._clock,
+            topic_ids=topics,
             hear=self._hear,
             hear_controls=hear_controls,
             has_room=self._dispatcher.controls.has_room,
@@ -294,6 +301,7 @@ class Worker:
                 deliver=deliver,
                 hand_over=hand_over,
                 peers=coordination,
+                topic_ids=topics,
                 explain=partial(self._cluster.explain_reading, name),
                 fetcher=fetcher,
                 look=self._results_reader.look,
@@ -302,6 +310,7 @@ class Worker:
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
+        self._start_thread("topics", topics)
         self._start_thread("fetcher", fetcher)
         self._start_thread("results", self._results_reader)
         self._start_thread("coordination", coordination)

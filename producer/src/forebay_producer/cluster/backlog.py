@@ -144,12 +144,16 @@ class BacklogReader:
             at: one for tier in TIERS for at, one in self._groups[tier].committed(self._partitions[tier]).items()
         }
         everything = [at for tier in TIERS for at in self._partitions[tier]]
+        ids = self._topics.ids({topic for topic, _ in everything})
         first = self._topics.offsets(everything, at=Edge.FIRST)
         end = self._topics.offsets(everything, at=Edge.READABLE_END)
         return Sample(
             at_seconds=self._clock.monotonic(),
             tiers={
-                tier: tuple(partition_state(first[at], end[at], committed.get(at)) for at in self._partitions[tier])
+                tier: tuple(
+                    partition_state(first[at], end[at], committed.get(at), ids.get(at[0]))
+                    for at in self._partitions[tier]
+                )
                 for tier in TIERS
             },
         )
@@ -175,11 +179,14 @@ class BacklogReader:
         return replace(sample, tiers=tiers), ages
 
 
-def partition_state(first: int, end: int, committed: TopicPartition | None) -> PartitionState:
-    """What the offsets and the commit say."""
-    if committed is None:
+def partition_state(
+    first: int, end: int, committed: TopicPartition | None, topic_id: int | None = None
+) -> PartitionState:
+    """What the offsets and the commit say. ``topic_id``: of the topic that is there; None where nobody can tell."""
+    metadata = NOTHING if committed is None else decode_metadata(committed.offset, committed.metadata) or NOTHING
+    is_of_another = None not in (topic_id, metadata.topic_id) and topic_id != metadata.topic_id
+    if committed is None or is_of_another:
         return PartitionState(first=first, end=end, committed=None, finished_beyond=0)
-    metadata = decode_metadata(committed.offset, committed.metadata) or NOTHING
     # Retention may have passed the commit, and what it says of records that are gone.
     head = max(first, committed.offset)
     return PartitionState(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, TypeVar
@@ -22,6 +22,7 @@ from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka.connection import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
 from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.kafka.topic_drift import Drift, drift_of
+from forebay_schemas.kafka.topic_ids import topic_ids
 from forebay_schemas.kafka.transient import is_passing, until_passed
 
 LEADERS_SECONDS_MAX: Final = 30.0
@@ -163,6 +164,14 @@ class TopicAdmin:
             return found
 
         return self._ask(lambda: until_passed()(ask), doing="reading offsets")
+
+    def ids(self, topics: Collection[str]) -> dict[str, int]:
+        """Which topics these are, as commits name them; without those that have no id."""
+
+        def ask() -> dict[str, int]:
+            return topic_ids(self._admin, topics, timeout_seconds=_TIMEOUT)
+
+        return self._ask(lambda: until_passed()(ask), doing="asking which topics these are")
 
     def _wait_until_usable(self, partitions: Mapping[str, int]) -> None:
         give_up_at = time.monotonic() + LEADERS_SECONDS_MAX

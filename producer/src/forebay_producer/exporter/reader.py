@@ -93,9 +93,10 @@ class PoolReader:
             committed |= self._groups[pool.group(tier)].committed(requests[tier])
         consumed = [at for tier in TIERS for at in (*requests[tier], *retries[tier])]
         dead_letters = _partitions([pool.dead_letter], counts)
+        ids = brokers.topics.ids({topic for topic, _ in consumed})
         first = brokers.topics.offsets(consumed, at=Edge.FIRST)
         end = brokers.topics.offsets([*consumed, *dead_letters], at=Edge.READABLE_END)
-        states = {at: partition_state(first[at], end[at], committed.get(at)) for at in consumed}
+        states = {at: partition_state(first[at], end[at], committed.get(at), ids.get(at[0])) for at in consumed}
         heads = self._heads.of({at: states[at] for tier in TIERS for at in requests[tier]})
         states |= {at: states[at].seen(head) for at, head in heads.items()}
         now_ms = brokers.clock.wall_ms()

@@ -40,6 +40,7 @@ _Id = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,200}\Z")]
 _Topic = Annotated[str, msgspec.Meta(min_length=1, max_length=249)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_TopicId = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Offsets = Annotated[list[_Offset], msgspec.Meta(max_length=REQUESTS_MAX)]
 
 
@@ -66,7 +67,8 @@ LASTING_KINDS = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED})
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the coordination topic, keyed by the worker's id.
 
-    ``offsets`` for the first three kinds; ``committed`` and ``metadata``, as in a commit, for the last.
+    ``offsets`` for the first three kinds; ``committed`` and ``metadata``, as in a commit, for the last. ``topic_id``:
+    as in a commit; of a topic that was made anew since, the notice says nothing.
     """
 
     kind: NoticeKind
@@ -76,6 +78,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     offsets: _Offsets = []
     committed: _Offset | None = None
     metadata: str | None = None
+    topic_id: _TopicId | None = None
 
 
 _Requests = Annotated[int, msgspec.Meta(ge=0, le=REQUESTS_MAX)]

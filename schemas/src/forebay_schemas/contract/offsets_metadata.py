@@ -9,6 +9,10 @@ which a worker let go of the partition. One whose gap is ``milliseconds * 2 + op
 found that this commit does not tell of, and with ``open`` that there may be some although the partition was let go of.
 Readers that do not know the marks pass over them.
 
+Behind a deflated body an appendix may follow, which readers that do not know it pass over: four bytes of CRC-32 (over
+the committed offset and the rest of it), and varints: pairs of a tag and a value. Tag 1: which topic it was
+(`topic_mark`), since one that is made anew under the same name counts from 0 again.
+
 The checksum covers the offset because text beside another offset (a tool that copies commits between clusters, where
 offsets differ) would name requests as finished that never ran.
 """
@@ -30,6 +34,7 @@ _DECODED_BYTES_MAX: Final = 1 << 20
 _OFFSET_MAX: Final = 1 << 63
 _WAITING, _RUNNING, _HANDED = 0, 1, 2
 _CHECKSUM_BYTES: Final = 4
+_TOPIC_TAG: Final = 1
 
 LONG_AGO_MS: Final = 10**12
 """September 2001: the least time that can be said, for one that is not known."""
@@ -56,6 +61,8 @@ class CommitMetadata:
 
     ``outcomes_since_ms`` (epoch milliseconds on the brokers' clock, None for unknown): what is not finished here has no
     outcome from before that. ``is_open``: some of it may have one although the partition was let go of.
+
+    ``topic_id``: of the topic that it speaks of, as `topic_mark` makes it; None where nobody can tell.
     """
 
     finished: tuple[tuple[int, int], ...] = ()
@@ -65,6 +72,7 @@ class CommitMetadata:
     released: bool = False
     outcomes_since_ms: int | None = None
     is_open: bool = False
+    topic_id: int | None = None
 
     @property
     def finished_count(self) -> int:
@@ -72,6 +80,11 @@ class CommitMetadata:
 
 
 NOTHING: Final = CommitMetadata()
+
+
+def topic_mark(most_significant_bits: int, least_significant_bits: int) -> int | None:
+    """A topic's id, 128 bits, as a number below 2**63; None for no id, which old brokers say of every topic."""
+    return (most_significant_bits ^ least_significant_bits) & (_OFFSET_MAX - 1) or None
 
 
 def runs_of(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -109,11 +122,12 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
     since_ms, is_open = metadata.outcomes_since_ms, metadata.is_open
     if since_ms is not None and since_ms < LONG_AGO_MS:
         since_ms = None
-    if not runs and not others and not metadata.released and since_ms is None:
+    appendix = _appendix(committed, metadata)
+    if not runs and not others and not metadata.released and since_ms is None and not appendix:
         return ""
     while True:
         marks = [0] * metadata.released + ([] if since_ms is None else [since_ms * 2 + is_open])
-        text = _encode(committed, runs, others, marks)
+        text = _encode(committed, runs, others, marks, appendix)
         if len(text) <= bytes_max:
             return text
         is_open = True
@@ -135,11 +149,13 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
     try:
         packed = base64.b85decode(text[len(_PREFIX) :])
         checksum, body = packed[1 : 1 + _CHECKSUM_BYTES], packed[1 + _CHECKSUM_BYTES :]
+        appendix = b""
         if packed[:1] == _DEFLATE:
             inflater = zlib.decompressobj(-15)
             body = inflater.decompress(body, _DECODED_BYTES_MAX)
             if not inflater.eof:
                 return None
+            appendix = inflater.unused_data
         elif packed[:1] != _PLAIN:
             return None
         if checksum != _checksum(committed, body):
@@ -171,6 +187,7 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
             at += 1
         if next(numbers, None) is not None:
             return None
+        values = _read_appendix(committed, appendix)
     except (ValueError, IndexError, zlib.error, StopIteration):
         return None
     return CommitMetadata(
@@ -181,10 +198,37 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
         released=released,
         outcomes_since_ms=None if time_mark is None else time_mark // 2,
         is_open=time_mark is not None and time_mark % 2 == 1,
+        topic_id=values.get(_TOPIC_TAG),
     )
 
 
-def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tuple[int, int]], marks: list[int]) -> str:
+def _appendix(committed: int, metadata: CommitMetadata) -> bytes:
+    if metadata.topic_id is None:
+        return b""
+    pairs = bytearray()
+    _append_varint(pairs, _TOPIC_TAG)
+    _append_varint(pairs, metadata.topic_id)
+    return _checksum(committed, pairs) + pairs
+
+
+def _read_appendix(committed: int, appendix: bytes) -> dict[int, int]:
+    """Its values by their tags. Raises ``ValueError`` for a damaged one."""
+    if not appendix:
+        return {}
+    pairs = appendix[_CHECKSUM_BYTES:]
+    if appendix[:_CHECKSUM_BYTES] != _checksum(committed, pairs):
+        raise ValueError("a damaged appendix")
+    numbers = _read_varints(pairs)
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _encode(
+    committed: int,
+    runs: tuple[tuple[int, int], ...],
+    others: list[tuple[int, int]],
+    marks: list[int],
+    appendix: bytes,
+) -> str:
     body = bytearray()
     _append_varint(body, len(runs))
     end = committed
@@ -203,8 +247,9 @@ def _encode(committed: int, runs: tuple[tuple[int, int], ...], others: list[tupl
         body += b"\x00"
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     deflated = deflater.compress(body) + deflater.flush()
-    kind, packed = (_DEFLATE, deflated) if len(deflated) < len(body) else (_PLAIN, bytes(body))
-    return _PREFIX + base64.b85encode(kind + _checksum(committed, body) + packed).decode("ascii")
+    is_smaller = len(deflated) < len(body)
+    kind, packed = (_DEFLATE, deflated) if is_smaller or appendix else (_PLAIN, bytes(body))
+    return _PREFIX + base64.b85encode(kind + _checksum(committed, body) + packed + appendix).decode("ascii")
 
 
 def _bounded(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:

@@ -19,6 +19,7 @@ from forebay_schemas.contract.offsets_metadata import (
     decode_metadata,
     encode_metadata,
     runs_of,
+    topic_mark,
 )
 
 NOW_MS = 1_760_000_000_000
@@ -60,6 +61,7 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
         released=draw(st.booleans()),
         outcomes_since_ms=(since_ms := draw(st.sampled_from([None, LONG_AGO_MS, NOW_MS]))),
         is_open=since_ms is not None and draw(st.booleans()),
+        topic_id=draw(st.none() | st.integers(1, 2**63 - 1)),
     )
 
 
@@ -237,3 +239,42 @@ def test_runs_are_what_lies_next_to_each_other() -> None:
 def test_an_offset_below_the_commit_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="ascend"):
         encode_metadata(10, CommitMetadata(finished=((9, 1),)))
+
+
+def test_a_topic_is_named_beside_nothing_else_and_outlasts_what_is_cut() -> None:
+    text = encode_metadata(7, CommitMetadata(topic_id=2**63 - 1))
+    assert decode_metadata(7, text) == CommitMetadata(topic_id=2**63 - 1)
+    much = CommitMetadata(finished=runs_of(range(8, 100_000, 3)), topic_id=5)
+    cut = decode_metadata(7, encode_metadata(7, much))
+    assert cut is not None
+    assert cut.topic_id == 5
+    assert 0 < cut.finished_count < much.finished_count
+
+
+def test_readers_that_do_not_know_of_topics_read_all_else() -> None:
+    """As version 1 was first read: what follows the deflated body is passed over."""
+    metadata = CommitMetadata(finished=((9, 2),), running=((7, 1),), topic_id=12345)
+    packed = base64.b85decode(encode_metadata(7, metadata)[2:])
+    inflater = zlib.decompressobj(-15)
+    body = inflater.decompress(packed[5:])
+    assert inflater.eof
+    plain = b"\x00" + packed[1:5] + body
+    without = decode_metadata(7, "f1" + base64.b85encode(plain).decode())
+    assert without == CommitMetadata(finished=((9, 2),), running=((7, 1),))
+
+
+def test_tags_that_are_not_known_are_passed_over() -> None:
+    packed = base64.b85decode(encode_metadata(7, CommitMetadata(topic_id=9))[2:])
+    inflater = zlib.decompressobj(-15)
+    inflater.decompress(packed[5:])
+    pairs = b"\x02\x05" + inflater.unused_data[4:]
+    appendix = zlib.crc32(pairs, zlib.crc32(b"\x07")).to_bytes(4, "big") + pairs
+    text = "f1" + base64.b85encode(packed[: -len(inflater.unused_data)] + appendix).decode()
+    assert decode_metadata(7, text) == CommitMetadata(topic_id=9)
+
+
+@pytest.mark.parametrize(
+    ("bits", "mark"), [((0, 0), None), ((1, 0), 1), ((0, 1), 1), ((-1, 0), 2**63 - 1), ((3, 5), 6)]
+)
+def test_a_topics_mark_is_a_number_below_two_to_the_63rd(bits: tuple[int, int], mark: int | None) -> None:
+    assert topic_mark(*bits) == mark

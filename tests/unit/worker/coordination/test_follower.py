@@ -29,7 +29,7 @@ from forebay_worker.coordination.follower import (
     Coordination,
 )
 from forebay_worker.request.work import Record
-from simulated.ports import ManualClock, MemoryRecord, PartitionAnswer
+from simulated.ports import ManualClock, MemoryRecord, MemoryTopics, PartitionAnswer
 from simulated.works import POOL
 
 TOPIC, CONTROL = POOL.coordination, POOL.control
@@ -141,6 +141,7 @@ class Post:
     def __init__(self, *, partitions: int = 1) -> None:
         self.clock = ManualClock()
         self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
+        self.topics = MemoryTopics()
         self.heard: list[Notice] = []
         self.batches: list[list[tuple[Control, int]]] = []
         self.has_room = True
@@ -153,6 +154,7 @@ class Post:
             partitions={TOPIC: partitions, CONTROL: 1},
             worker_id="w-1",
             clock=self.clock,
+            topic_ids=self.topics,
             hear=self.heard.append,
             hear_controls=self.batches.append,
             has_room=lambda: self.has_room,
@@ -550,3 +552,22 @@ def test_a_topic_that_may_not_be_read_is_named_until_it_may_and_logged_once_a_wh
     post.clock.advance(RECOVERED_SECONDS + 0.1)
     post.step()
     assert post.coordination.troubles == []
+
+
+def test_a_topic_made_anew_is_read_from_its_first_record() -> None:
+    post = Post()
+    post.topics.learn(CONTROL, 1)
+    for number in range(3):
+        control = Control(action=ControlAction.CANCEL, request_id=f"old-{number}", at=0, by="t")
+        post.topic.append(encode_control(control), topic=CONTROL)
+    post.step(4)
+    assert len(post.controls) == 3
+    post.topic.logs[CONTROL, 0].clear()
+    post.topic.append(
+        encode_control(Control(action=ControlAction.CANCEL, request_id="new", at=0, by="t")), topic=CONTROL
+    )
+    post.step(2)
+    assert len(post.controls) == 3
+    post.topics.learn(CONTROL, 2)
+    post.step(2)
+    assert [control.request_id for control, _ in post.controls[3:]] == ["new"]

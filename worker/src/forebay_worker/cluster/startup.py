@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
@@ -16,6 +18,7 @@ from forebay_schemas.kafka.acls import worker_needs
 from forebay_schemas.kafka.connection import KafkaConnection, ask_metadata, make_admin, require_topics
 from forebay_schemas.kafka.diagnosis import refused_credentials
 from forebay_schemas.kafka.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
+from forebay_schemas.kafka.topic_ids import topic_ids
 
 ASK_SECONDS_MAX: Final = 2.0
 
@@ -30,6 +33,8 @@ class Cluster:
         self._pool = pool
         self._worker_id = worker_id
         self._principal = connection.principal
+        self._admin: AdminClient | None = None
+        """Kept for the one question that is asked for ever."""
 
     def require_usable(self) -> dict[str, int]:
         """Returns the number of partitions of each topic.
@@ -52,6 +57,12 @@ class Cluster:
         topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
         topics += [pool.coordination, pool.control]
         return require_topics(admin, topics, connection=self._connection, pool=pool.name, operation=Operation.DESCRIBE)
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, int]:
+        """The ids of these topics, of those that exist. Raises ``KafkaException``."""
+        if self._admin is None:
+            self._admin = make_admin(self._connection, client_id=self._worker_id)
+        return topic_ids(self._admin, topics, timeout_seconds=ASK_SECONDS_MAX)
 
     def lacking(self) -> list[Access] | None:
         """What the ACLs do not allow now; None when the brokers do not say, within some seconds."""

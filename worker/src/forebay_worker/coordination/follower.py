@@ -27,6 +27,7 @@ from forebay_schemas.contract.coordination import (
 )
 from forebay_schemas.kafka.permissions import is_denied
 from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.protocols import TopicIds
 from forebay_worker.request.work import Record
 
 POLL_SECONDS = 0.05
@@ -83,6 +84,7 @@ class Coordination:
         partitions: Mapping[str, int],
         worker_id: str,
         clock: Clock,
+        topic_ids: TopicIds,
         hear: Callable[[Notice], None],
         hear_controls: Callable[[list[tuple[Control, int]]], None],
         has_room: Callable[[], bool],
@@ -98,6 +100,8 @@ class Coordination:
             (each, number) for each in (topic, control_topic) for number in range(partitions[each])
         ]
         self._clock = clock
+        self._topic_ids = topic_ids
+        self._read_ids: dict[str, int] = {}
         self._hear = hear
         self._hear_controls = hear_controls
         self._has_room = has_room
@@ -126,6 +130,8 @@ class Coordination:
             self._clock.sleep(NO_ROOM_SECONDS)
             return
         try:
+            if self._is_made_anew():
+                self._read_to, self._ends, self._is_assigned = None, None, False
             if not self._is_assigned:
                 self._assign()
             if self._ends is None and self._wanted_until > self.heard_until:
@@ -227,6 +233,19 @@ class Coordination:
         notice = decode_notice(record.value() or b"")
         if notice is not None and (notice.kind in LASTING_KINDS or age_seconds <= LEASE_SECONDS):
             self._hear(notice)
+
+    def _is_made_anew(self) -> bool:
+        """Whether one of the topics is no longer the one that was read: both are read from the beginning then, which
+        says what was heard before once more."""
+        made_anew = []
+        for topic in (self._topic, self._control_topic):
+            topic_id = self._topic_ids.id_of(topic)
+            if topic_id is not None and self._read_ids.setdefault(topic, topic_id) != topic_id:
+                self._read_ids[topic] = topic_id
+                made_anew.append(topic)
+        if made_anew:
+            log.error("a topic was deleted and made anew; reading it from its first record", topics=made_anew)
+        return bool(made_anew)
 
     def _age_seconds(self, record: Record) -> float:
         """How long before this worker began to listen it was said. What is said since then is heard at once."""

@@ -126,5 +126,6 @@ class HandOvers:
             topic=assignment.topic,
             partition=assignment.partition,
             offsets=offsets,
+            topic_id=assignment.topic_id,
         )
         self._send(notice, on_delivery)

@@ -134,6 +134,8 @@ class Dispatcher:
         for work in batch:
             if not work.assignment.claims.is_open:
                 continue  # the partition was given up on the way here: its new owner sees to the request
+            if _comes_again(work):
+                continue
             end = self._end_at_once(work, now, now_ms)
             if end is None:
                 self._predict(work, now)
@@ -265,7 +267,7 @@ class Dispatcher:
             held = self.named_starts.take(now)
             if held is None:
                 break
-            if not held.assignment.claims.is_open:
+            if not held.assignment.claims.is_open or _comes_again(held):
                 self._let_go_held(held)
                 continue
             self.running_by_tier[held.assignment.tier] -= 1
@@ -276,11 +278,12 @@ class Dispatcher:
         if suspect is None:
             return None
         claims = suspect.assignment.claims
-        if claims.is_open and not self._expire(suspect, self._clock.wall_ms()):
+        is_to_run = claims.is_open and not _comes_again(suspect)
+        if is_to_run and not self._expire(suspect, self._clock.wall_ms()):
             log.warning("a request that was running at two crashes runs alone", request_id=suspect.request_id)
             return suspect
         self.suspects.let_go(suspect, now)
-        if not claims.is_open:
+        if not is_to_run:
             claims.release(suspect.offset)
             self._tracing.let_go(suspect)
         return None
@@ -318,6 +321,13 @@ class Dispatcher:
         """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
         if not work.assignment.claims.claim(work.offset):
             self._tracing.let_go(work)
+            return False
+        if _comes_again(work):
+            work.assignment.claims.release(work.offset)
+            self._tracing.let_go(work)
+            return False
+        if work.offset < work.assignment.reread_below and self._reporter.is_known(work, now):
+            self._reporter.skip_duplicate(work)  # it ran meanwhile, as its topic's old name
             return False
         if self._expire(work, now_ms):
             return False
@@ -634,3 +644,9 @@ class Dispatcher:
             self.lanes.push(work, self._clock.monotonic())
         else:
             self._tracing.let_go(work)
+
+
+def _comes_again(work: Work) -> bool:
+    """Whether it is read once more, since its topic was made anew at about the time when it was written."""
+    void_from_ms = work.assignment.void_from_ms
+    return void_from_ms < math.inf and bool(work.record.timestamp()[1] >= void_from_ms)

@@ -26,7 +26,7 @@ from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import Fetches, Heard, Unread
 from forebay_worker.intake.parked import Held
 from forebay_worker.intake.partitions import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
-from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
+from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.settled import Doubts, Finding
 from forebay_worker.lanes.lanes import cost_bytes
 from forebay_worker.partition.assignment import Assignment, Verdict
@@ -65,6 +65,7 @@ class Intake:
         deliver: Callable[[list[Work]], None],
         hand_over: Callable[[HandedOver], None],
         peers: Peers,
+        topic_ids: TopicIds,
         fetcher: Fetches,
         look: Callable[[int], Look],
         answer: Callable[[ControlAction, str, ControlOutcome], None],
@@ -94,8 +95,10 @@ class Intake:
             sources=sources,
             clock=clock,
             peers=peers,
+            topic_ids=topic_ids,
             hand_over=hand_over,
             forget=self._held.drop,
+            drop_withheld=self._held.drop_withheld,
             explain=explain,
         )
         self._unread = Unread(
@@ -126,6 +129,11 @@ class Intake:
     def rebalances(self) -> int:
         """How often partitions came or went."""
         return self._ownership.rebalances
+
+    @property
+    def remade_partitions(self) -> int:
+        """How many partitions were begun anew because their topic was deleted and made anew."""
+        return self._ownership.remade_count
 
     @property
     def assigned_once(self) -> bool:
@@ -406,6 +414,7 @@ class Intake:
         why = self._explain(error, record.topic() or self._first.topic)
         if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):
             log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
+        self._ownership.doubt_topics()
         # An error event can stand where records were.
         self._ownership.seek_back(record.topic(), record.partition())
 

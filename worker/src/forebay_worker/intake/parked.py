@@ -83,6 +83,11 @@ class Held:
             del self._withheld[assignment]
         return released
 
+    def drop_withheld(self, assignment: Assignment) -> None:
+        """Forgets the withheld requests of a partition; its retries are kept."""
+        for work in self._withheld.pop(assignment, {}).values():
+            self._count(work, -1)
+
     def drop(self, assignment: Assignment) -> None:
         """Forgets a partition that was given up."""
         self._due = [entry for entry in self._due if entry[2].assignment is not assignment]

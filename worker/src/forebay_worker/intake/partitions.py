@@ -17,7 +17,7 @@ from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHIN
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.commits import Commits, PartitionKey
 from forebay_worker.intake.notices import RecentNotices
-from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers
+from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.stalls import Progress
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.claims import ANY_OFFSET
@@ -35,6 +35,13 @@ LISTEN_SECONDS_MAX = 10.0
 
 FLOOD_SECONDS_MAX = 120.0
 """So long it may come."""
+
+CLOCK_ERROR_MS = 1_000
+"""By so much the brokers' clocks may differ from what is known of them."""
+
+IDENTIFY_SECONDS_MAX = 3.0
+"""So long a partition waits until it is known whether its topic is the one that was committed for."""
+
 LOOK_SECONDS = 0.2
 """How often it is looked how far the partitions have come."""
 
@@ -63,7 +70,7 @@ class Ownership:
     """The partitions that one consumer owns.
 
     ``hand_over`` is given a partition that was let go of while requests of it run on, ``forget`` every partition that
-    was let go of.
+    was let go of, ``drop_withheld`` one whose topic was deleted: who ran what was withheld has nothing to say any more.
     """
 
     def __init__(
@@ -74,8 +81,10 @@ class Ownership:
         sources: list[Source],
         clock: Clock,
         peers: Peers,
+        topic_ids: TopicIds,
         hand_over: Callable[[HandedOver], None],
         forget: Callable[[Assignment], None],
+        drop_withheld: Callable[[Assignment], None],
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
         self._explain = explain
@@ -86,8 +95,11 @@ class Ownership:
         self._sources = {source.topic: source for source in sources}
         self._clock = clock
         self._peers = peers
+        self._topic_ids = topic_ids
+        self._changes_seen = -1
         self._hand_over = hand_over
         self._forget = forget
+        self._drop_withheld = drop_withheld
         self._epoch = 0
         self._notices = RecentNotices()
         self._paused: set[PartitionKey] = set()
@@ -99,6 +111,8 @@ class Ownership:
         self.heard: deque[Notice] = deque()
         self.assigned_once = False
         self.rebalances = 0
+        self.remade_count = 0
+        """How many partitions were begun anew because their topic was deleted and made anew."""
         self.progress = Progress()
         self._look_at = 0.0
         self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
@@ -141,6 +155,7 @@ class Ownership:
         self.commits.commit_when_due(self.consumer, now, self._clock.wall_ms())
         self._learn_committed(now)
         self._open_assignments(now)
+        self._follow_topics()
         self._seek(now)
 
     def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
@@ -184,8 +199,15 @@ class Ownership:
     def ended(self, end: Record) -> None:
         """A partition was read up to the offset of this event, whether or not there was a record just before it."""
         assignment = self.owner_of(end)
-        if assignment is not None and assignment.opened:
-            assignment.offsets.end_at(end.offset())
+        if assignment is None or not assignment.opened:
+            return
+        if end.offset() < (assignment.offsets.next_offset or 0):
+            self.doubt_topics()  # it may be another log
+        assignment.offsets.end_at(end.offset())
+
+    def doubt_topics(self) -> None:
+        """Has it looked soon whether the topics are still those that are tracked."""
+        self._topic_ids.look_until(self._clock.monotonic())
 
     def note_first(self, assignment: Assignment, offset: int) -> None:
         """Before its first record is received: learns up to where an owner that died may have started records."""
@@ -215,6 +237,12 @@ class Ownership:
         if known_below is None or end >= known_below:
             return None
         log.error("records are gone from the end of a log", topic=key[0], partition=key[1], end=end, read=known_below)
+        self.doubt_topics()
+        return self._begin_anew(old, committed=offset)
+
+    def _begin_anew(self, old: Assignment, *, committed: int | None) -> Assignment:
+        """Tracks a partition as if it had just been assigned without a commit."""
+        key = (old.topic, old.partition)
         self.commits.forget(key)
         self._epoch += 1
         assignment = self.assignments[key] = Assignment(
@@ -225,11 +253,45 @@ class Ownership:
             credit=old.credit,
             epoch=self._epoch,
             now=self._clock.monotonic(),
-            committed=offset,
+            committed=committed,
             metadata=CommitMetadata(released=True),  # by this worker
         )
         assignment.opened = True
         return assignment
+
+    def _follow_topics(self) -> None:
+        """Begins partitions anew whose topic is no longer the one that is tracked: nothing in it was read, and what is
+        known of its offsets speaks of another's."""
+        if self._topic_ids.changes == self._changes_seen and not self.is_opening and not self._has_unidentified():
+            return
+        known_until, self._changes_seen = self._topic_ids.known_until, self._topic_ids.changes
+        for old in list(self.assignments.values()):
+            topic_id = self._topic_ids.id_of(old.topic)
+            if not old.opened or topic_id is None or topic_id == old.topic_id:
+                continue
+            if old.topic_id is None:
+                if known_until >= old.assigned_at:
+                    old.topic_id = topic_id
+                continue
+            log.error(
+                "the topic was deleted and made anew; reading it from its first record",
+                topic=old.topic,
+                partition=old.partition,
+                read=old.offsets.next_offset,
+            )
+            self.remade_count += 1
+            assignment = self._begin_anew(old, committed=None)
+            assignment.topic_id = topic_id
+            # A former owner may have run some of it as the old one's, of which its commits do not count.
+            assignment.begin_doubt(self._clock.wall_ms())
+            # Some of the new one may have been read already, and taken for the old one's.
+            assignment.reread_below = old.reread_below = old.offsets.next_offset or 0
+            old.void_from_ms = self._topic_ids.changed_after_ms(old.topic) - CLOCK_ERROR_MS
+            self._drop_withheld(old)
+            self._to_seek.add((old.topic, old.partition))
+
+    def _has_unidentified(self) -> bool:
+        return any(assignment.topic_id is None for assignment in self.assignments.values())
 
     def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
         """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
@@ -273,7 +335,7 @@ class Ownership:
     def _open_assignments(self, now: float) -> None:
         if all(assignment.opened for assignment in self.assignments.values()):
             return
-        heard_until = self._peers.heard_until
+        heard_until, known_until = self._peers.heard_until, self._topic_ids.known_until
         self._heed_notices(now)  # after the look at the time: what came until then is here now
         for assignment in self.assignments.values():
             if assignment.opened:
@@ -283,9 +345,11 @@ class Ownership:
             overdue = waited > LISTEN_SECONDS_MAX and (
                 now - self._peers.heard_at > LISTEN_SECONDS_MAX or waited > FLOOD_SECONDS_MAX
             )
-            if heard_until >= assignment.assigned_at or overdue:
+            identified = known_until >= assignment.assigned_at or waited > IDENTIFY_SECONDS_MAX
+            if (heard_until >= assignment.assigned_at and identified) or overdue:
                 assignment.opened = True
-                if overdue:
+                self._changes_seen = -1
+                if heard_until < assignment.assigned_at:
                     log.warning(
                         "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
                     )
@@ -348,8 +412,11 @@ class Ownership:
         # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
         if assignment.last_owner_died or metadata.is_open or offset is None:
             assignment.begin_doubt(self._clock.wall_ms())
+        if assignment.topic_id is None:
+            assignment.topic_id = self._topic_ids.id_of(committed.topic)
         self._notices.tell(assignment, now)
         self._peers.listen_until(now)
+        self._topic_ids.look_until(now)
         self.assignments[key] = assignment
         # Without a commit the partition is read from its first record.
         start = assignment.offsets.next_offset
@@ -440,12 +507,20 @@ class Ownership:
         refused = self.commits.commit_last(self.consumer, self._clock, last) if last else {}
         if refused is None:
             return False
+        topic_ids = {
+            (over.assignment.topic, over.assignment.partition): over.assignment.topic_id for over in handed_over
+        }
         notices = [
-            self._notice(NoticeKind.LAST_COMMIT, key, committed=commit[0], metadata=commit[1])
+            self._notice(NoticeKind.LAST_COMMIT, key, topic_id=topic_ids[key], committed=commit[0], metadata=commit[1])
             for key, commit in refused.items()
         ]
         notices += [
-            self._notice(NoticeKind.RUNNING, (over.assignment.topic, over.assignment.partition), list(over.running))
+            self._notice(
+                NoticeKind.RUNNING,
+                (over.assignment.topic, over.assignment.partition),
+                list(over.running),
+                topic_id=over.assignment.topic_id,
+            )
             for over in handed_over
             if over.running
         ]
@@ -459,6 +534,7 @@ class Ownership:
         key: PartitionKey,
         offsets: list[int] | None = None,
         *,
+        topic_id: int | None,
         committed: int | None = None,
         metadata: str | None = None,
     ) -> Notice:
@@ -470,6 +546,7 @@ class Ownership:
             offsets=offsets or [],
             committed=committed,
             metadata=metadata,
+            topic_id=topic_id,
         )
 
 

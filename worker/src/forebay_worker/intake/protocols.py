@@ -54,3 +54,29 @@ class Peers(Protocol):
     def tell(self, notices: list[Notice]) -> bool:
         """Says something and waits until it is durable, a second at most. False: it may not be."""
         ...
+
+
+class TopicIds(Protocol):
+    """Which topics the names stand for, as `TopicWatch` knows it."""
+
+    @property
+    def known_until(self) -> float:
+        """What `id_of` says was so at this moment (monotonic seconds), or later."""
+        ...
+
+    @property
+    def changes(self) -> int:
+        """Grows when an id becomes known or another."""
+        ...
+
+    def id_of(self, topic: str) -> int | None:
+        """The topic's id; None when it is not known."""
+        ...
+
+    def changed_after_ms(self, topic: str) -> int:
+        """When (epoch milliseconds) the topic was last seen to be still the one before; 0 if it never was."""
+        ...
+
+    def look_until(self, now: float) -> None:
+        """Asks for `known_until` to reach ``now`` soon."""
+        ...

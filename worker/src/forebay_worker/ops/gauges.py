@@ -33,6 +33,7 @@ class IntakeGauges:
     commit_lag_seconds: float
     watermark_age_seconds: float
     rebalances: int
+    remade_partitions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,4 +161,5 @@ def _of_intake(intake: Intake, now: float) -> IntakeGauges:
         commit_lag_seconds=intake.commits.lag_seconds(now),
         watermark_age_seconds=intake.watermark_age_seconds(now),
         rebalances=intake.rebalances,
+        remade_partitions=intake.remade_partitions,
     )

@@ -141,6 +141,11 @@ METRICS: Final = (
     counter("forebay_commits_total", "Commits that the broker confirmed", "intake"),
     counter("forebay_commit_failures_total", "Partitions whose commit failed; it is made again", "intake"),
     counter("forebay_rebalances_total", "Times that partitions came or went", "intake"),
+    counter(
+        "forebay_remade_partitions_total",
+        "Partitions begun anew because their topic was deleted and made anew",
+        "intake",
+    ),
     gauge("forebay_build_info", "Always 1; what runs here", "version", "python", "worker"),
 )
 
@@ -166,6 +171,7 @@ _BY_INTAKE: Final = {
     "forebay_commits_total": "commits",
     "forebay_commit_failures_total": "commit_failures",
     "forebay_rebalances_total": "rebalances",
+    "forebay_remade_partitions_total": "remade_partitions",
 }
 
 _BY_BACKEND: Final = {

@@ -48,6 +48,10 @@ class Assignment:
     ``last_owner_died``: nothing says that it let go of the partition. ``doubt``: what it left without a commit that
     says whether it has its outcome; None when nothing is.
     ``says_alone``: the commit made last names a suspect as the only request that runs in this worker.
+    ``topic_id``: of the topic that it tracks, which a name alone does not tell; None while it is not known.
+    ``reread_below``: below this offset it may receive what an assignment before it has received, since its topic was
+    deleted and made anew meanwhile. ``void_from_ms``: of that one before, what was written at this time (the broker's,
+    epoch milliseconds) or later must not start; it is received again.
     ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
     """
 
@@ -73,10 +77,13 @@ class Assignment:
         "opened",
         "partition",
         "refused",
+        "reread_below",
         "retry_delay_seconds",
         "says_alone",
         "tier",
         "topic",
+        "topic_id",
+        "void_from_ms",
     )
 
     def __init__(
@@ -100,6 +107,9 @@ class Assignment:
         self.epoch = epoch
         self.assigned_at = now
         self.opened = False
+        self.topic_id = metadata.topic_id
+        self.reread_below = 0
+        self.void_from_ms: float = math.inf
         self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
         self.claims = Claims()
         self.done: deque[int] = deque()
@@ -201,6 +211,8 @@ class Assignment:
 
     def heed(self, notice: Notice, now: float) -> None:
         """Takes in what a former owner says of the offsets it still runs or ran."""
+        if None not in (notice.topic_id, self.topic_id) and notice.topic_id != self.topic_id:
+            return
         if notice.kind is NoticeKind.FINISHED:
             for offset in notice.offsets:
                 self._handed_over.pop(offset, None)
@@ -343,6 +355,7 @@ class Assignment:
             handed_over=withheld + tuple(executing) if handing_over else withheld,
             released=handing_over,
             is_open=handing_over and self.doubt is not None,
+            topic_id=self.topic_id,
         )
         since_ms = self._outcomes_since(position, metadata, now_ms)
         return position, encode_metadata(position, replace(metadata, outcomes_since_ms=since_ms))
