@@ -91,10 +91,11 @@ def test_permission_to_see_a_topic_taken_away_is_loudly_missed_and_nothing_is_lo
 def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lost(guarded: Guarded) -> None:
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.MID)
-    pool.results(submit(guarded, Tier.MID, "taken"))
-    wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)
-    time.sleep(TURN_SECONDS)  # for the commit of it
-    committed = pool.kafka.committed(pool.topics.group(Tier.MID), topic)
+    group = pool.topics.group(Tier.MID)
+    taken = submit(guarded, Tier.MID, "taken")
+    pool.results(taken)
+    wait_until("a commit of all", lambda: sum(pool.kafka.committed(group, topic).values()) == len(taken))
+    committed = pool.kafka.committed(group, topic)
     failures = worker.metric("forebay_produce_failures_total")
     with denied(pool.kafka, pool.topics.results, WRITE):
         refused = submit(guarded, Tier.MID, "refused")
@@ -106,7 +107,7 @@ def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lo
         assert not set(behind) & set(guarded.gate.starts()), "it took more from a partition whose outcomes are refused"
         assert worker.metric("forebay_produce_failures_total") > failures
         assert worker.logged("outcome refused; its partition stops")
-        assert pool.kafka.committed(pool.topics.group(Tier.MID), topic) == committed
+        assert pool.kafka.committed(group, topic) == committed
     results = pool.results([*refused, *behind])
     assert {result.status for result in results.values()} == {"completed"}
     assert all(guarded.gate.starts()[request_id] == 1 for request_id in [*refused, *behind])

@@ -16,6 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from forebay_sandbox.demo.ledger import Passage
+from forebay_sandbox.drawing import handler
 from forebay_sandbox.drawing.handler import (
     JITTER_SHARE,
     LOG_VARIABLE,
@@ -135,6 +136,8 @@ def test_a_drawing_is_an_answer_of_the_images_api_and_stands_in_the_log(
     outcomes = {line["request_id"]: line["outcome"] for line in map(json.loads, log.read_text().splitlines())}
     assert outcomes == {"one": "completed", "two": "disconnected"}
     assert sorted(executed_ids(log)) == ["one", "two"]
+    handler._ledger().close()
+    handler._ledger.cache_clear()
 
 
 def visit(
