@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from harness.live_pool import NewPool
+    from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker
+
+
+def skipped(worker: WorkerProcess, **labels: str) -> float:
+    return sum(worker.metric(name, **labels) or 0 for name in ("forebay_duplicates_total", "forebay_settled_total"))
 
 
 def test_an_id_whose_outcome_is_known_runs_once_wherever_it_comes_again(
@@ -31,8 +36,9 @@ def test_an_id_whose_outcome_is_known_runs_once_wherever_it_comes_again(
     places = {pool.send(Tier.MID, value, key=f"key-{number}".encode()).partition for number in range(8)}
     pool.send(Tier.LOW, value, key=b"twice")
     assert len(places) > 1
-    wait_until("all of them skipped", lambda: worker.metric("forebay_duplicates_total") == 9)
-    assert worker.metric("forebay_duplicates_total", tier="mid") == 8
+    # What comes soon after a partition without any commit may be found on the results topic, before it is handed on.
+    wait_until("all of them skipped", lambda: skipped(worker) == 9)
+    assert skipped(worker, tier="mid") == 8
     last = pool.submit(Tier.MID, envelope("last", payload=gate.noted()))
     pool.results(last)
     wait_until("nothing unfinished", lambda: worker.metric("forebay_unfinished_records") == 0)

@@ -92,9 +92,9 @@ def test_outcomes_refused_for_good_stop_their_partition_loudly_and_nothing_is_lo
     pool, worker = guarded.pool, guarded.worker
     topic = pool.topics.requests(Tier.MID)
     group = pool.topics.group(Tier.MID)
-    taken = submit(guarded, Tier.MID, "taken")
-    pool.results(taken)
-    wait_until("a commit of all", lambda: sum(pool.kafka.committed(group, topic).values()) == len(taken))
+    pool.results(submit(guarded, Tier.MID, "taken"))
+    accepted = len(pool.kafka.read_all(topic))
+    wait_until("a commit of all", lambda: sum(pool.kafka.committed(group, topic).values()) == accepted)
     committed = pool.kafka.committed(group, topic)
     failures = worker.metric("forebay_produce_failures_total")
     with denied(pool.kafka, pool.topics.results, WRITE):
