@@ -3,6 +3,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
+# Tests and demos start hundreds of Python processes. Where this is set, each would compile all sources anew: a third of
+# what its start takes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help bootstrap tools demo dashboards up down test test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
