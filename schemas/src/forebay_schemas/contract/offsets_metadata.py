@@ -122,6 +122,8 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
     since_ms, is_open = metadata.outcomes_since_ms, metadata.is_open
     if since_ms is not None and since_ms < LONG_AGO_MS:
         since_ms = None
+    if runs != metadata.finished:
+        since_ms, is_open = LONG_AGO_MS, True
     appendix = _appendix(committed, metadata)
     if not runs and not others and not metadata.released and since_ms is None and not appendix:
         return ""
@@ -134,6 +136,7 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
         keep = bytes_max / len(text) * 0.95
         if runs:
             runs = runs[: int(len(runs) * keep)]
+            since_ms = LONG_AGO_MS  # of what is cut there are outcomes from before
         elif others:
             others = others[: int(len(others) * keep)]
         else:

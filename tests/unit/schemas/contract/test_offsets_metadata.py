@@ -150,7 +150,18 @@ def test_a_commit_that_had_to_be_cut_leaves_doubt_although_the_partition_was_let
     read = decode_metadata(0, encode_metadata(0, whole))
     assert read is not None
     assert read.finished_count < whole.finished_count
-    assert (read.released, read.outcomes_since_ms, read.is_open) == (True, NOW_MS, True)
+    # What was cut has its outcomes from before the commit.
+    assert (read.released, read.outcomes_since_ms, read.is_open) == (True, LONG_AGO_MS, True)
+
+
+def test_a_commit_whose_running_offsets_alone_were_cut_keeps_its_time() -> None:
+    whole = CommitMetadata(
+        running=tuple((offset, 0) for offset in random.Random(1).sample(range(10**6), 8_000)), outcomes_since_ms=NOW_MS
+    )
+    read = decode_metadata(0, encode_metadata(0, whole))
+    assert read is not None
+    assert 0 < len(read.running) < len(whole.running)
+    assert (read.outcomes_since_ms, read.is_open) == (NOW_MS, True)
 
 
 def test_hand_made_text_is_read_as_the_module_describes_it() -> None:
