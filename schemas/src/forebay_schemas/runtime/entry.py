@@ -19,6 +19,8 @@ EXIT_TERMINATED = 143
 
 _FIRST_PROCESS = 1
 
+_KAFKA_CLIENT = "cimpl."
+
 
 def forebay() -> None:
     """The command `forebay`."""
@@ -51,6 +53,12 @@ def _run(module: str) -> None:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         main()
     except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except SystemError as error:
+        if _KAFKA_CLIENT not in str(error):
+            raise
+        # Ctrl-C came while librdkafka had called a log or error callback: confluent-kafka drops the exception, and
+        # CPython then complains of the call. Those callbacks raise nothing else.
         sys.exit(EXIT_INTERRUPTED)
     finally:
         flush_stdout()

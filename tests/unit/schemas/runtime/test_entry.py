@@ -42,6 +42,43 @@ def test_ctrl_c_while_a_command_starts_ends_with_130_and_no_traceback(tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize("callback", ["logger", "error_cb"])
+@pytest.mark.parametrize(
+    ("client", "call"),
+    [
+        ("AdminClient({'bootstrap.servers': '127.0.0.1:1'", "poll(1)"),
+        ("Producer({'bootstrap.servers': '127.0.0.1:1'", "poll(1)"),
+        ("Producer({'bootstrap.servers': '127.0.0.1:1'", "flush(1)"),
+        ("Consumer({'bootstrap.servers': '127.0.0.1:1', 'group.id': 'g'", "poll(1)"),
+        ("Consumer({'bootstrap.servers': '127.0.0.1:1', 'group.id': 'g'", "consume(5, 1)"),
+    ],
+)
+def test_ctrl_c_within_a_callback_of_the_kafka_client_is_ctrl_c(
+    tmp_path: Path, client: str, call: str, callback: str
+) -> None:
+    given = "}, logger=Log())" if callback == "logger" else ", 'error_cb': Log().log, 'log_level': 0})"
+    module = f"""
+import signal
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+class Log:
+    def log(self, *_):
+        signal.raise_signal(signal.SIGINT)
+def main():
+    client = {client}{given}
+    while True:
+        client.{call}
+"""
+    done = start(tmp_path, module)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_another_system_error_is_none(tmp_path: Path) -> None:
+    done = start(tmp_path, "def main(): raise SystemError('of something else')")
+    assert done.returncode == 1
+    assert "SystemError: of something else" in done.stderr
+
+
 def test_a_command_in_the_background_of_a_shell_goes_on(tmp_path: Path) -> None:
     done = start(tmp_path, f"{INTERRUPT}\ndef main(): print('done')", ctrl_c=signal.SIG_IGN)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
