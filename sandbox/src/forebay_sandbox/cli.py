@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -14,7 +16,6 @@ from forebay_schemas.errors import ForebayError
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Forebay's sandbox: a real local Kafka, a simulated inference engine, and the demo.",
 )
@@ -22,6 +23,21 @@ app.add_typer(kafka_cli.app, name="kafka")
 app.add_typer(tools_cli.app, name="tools")
 add_engine_command(app)
 add_demo_commands(app)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forebay-sandbox {version('forebay-sandbox')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,6 @@ class Output(StrEnum):
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Takes inference requests from Kafka at the pace the backend sustains.",
 )
@@ -140,6 +140,21 @@ def doctor(
 
 
 app.command()(calibrate)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forebay-worker {version('forebay-worker')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -19,7 +21,6 @@ from forebay_producer.cli.dead_letters import commands as cli_dead_letters
 app = typer.Typer(
     name="forebay",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Submit inference requests to Forebay, follow their outcomes, look after a pool's topics.",
 )
@@ -32,6 +33,21 @@ cli_doctor.add_to(app)
 cli_exporter.add_to(app)
 cli_plan.add_to(app)
 app.add_typer(cli_dead_letters.app, name="dead-letters")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"forebay {version('forebay-producer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:

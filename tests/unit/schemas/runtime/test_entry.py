@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import psutil
@@ -116,3 +116,34 @@ def test_all_commands_begin_there_and_nothing_is_imported_before() -> None:
     )
     done = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "distribution", "typed", "completed"),
+    [
+        ("forebay", "forebay-producer", "dead", ["dead-letters"]),
+        ("forebay-worker", "forebay-worker", "cal", ["calibrate"]),
+        ("forebay-sandbox", "forebay-sandbox", "inc", ["incident"]),
+    ],
+)
+def test_each_program_has_a_version_and_completes_words(
+    program: str, distribution: str, typed: str, completed: list[str]
+) -> None:
+    path = str(Path(sys.executable).with_name(program))
+
+    def out(*arguments: str, **environment: str) -> str:
+        done = subprocess.run(
+            [path, *arguments],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout
+
+    assert out("--version") == f"{program} {version(distribution)}\n"
+    complete = f"_{program.upper().replace('-', '_')}_COMPLETE"
+    asked = {complete: "complete_bash", "COMP_WORDS": f"{program} {typed}", "COMP_CWORD": "1"}
+    assert out(**asked).split() == completed
+    assert {"--install-completion", "--show-completion"} <= {*out("--help", COLUMNS="200").split()}
