@@ -13,6 +13,7 @@ from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_met
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.kafka.connection import create_client, reader_config
+from harness.forebay_command import ForebayCommand
 from harness.producer_pool import ProducerPool
 from harness.written_results import result_of, write_records, write_results
 
@@ -53,6 +54,26 @@ def test_results_gives_every_first_outcome_and_ends(ended: ProducerPool) -> None
         "finished_at",
         "body",
     }
+
+
+def test_what_is_no_result_is_told_of_once_in_a_line(ended: ProducerPool) -> None:
+    write_records(ended, (b"g", b"{}"), (b"h", None), (b"i", b"x" * 5000))
+    done = ended.forebay.run("results", "--output", "json")
+    assert len(done.records) == 5
+    [line] = done.err.splitlines()
+    assert line.startswith(f"left out {ended.topics.results}:")
+    assert len(line) < 200
+
+
+def test_a_stream_of_few_characters_gets_an_id_escaped(producer_pool: ProducerPool) -> None:
+    write_results(producer_pool, result_of("ü-😀"))
+    few = {"PYTHONIOENCODING": "ascii"}
+    forebay = ForebayCommand(bootstrap_servers=producer_pool.kafka.bootstrap_servers, pool=producer_pool.name, **few)
+    assert forebay.run("results", "--output", "json").records[0]["request_id"] == "ü-😀"
+    assert r"\u00fc-\ud83d\ude00" in forebay.run("results").out
+    c_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    in_c = ForebayCommand(bootstrap_servers=producer_pool.kafka.bootstrap_servers, pool=producer_pool.name, **c_locale)
+    assert in_c.run("results", "--id", "ü-😀").code == 0
 
 
 def test_results_of_an_empty_topic_are_none(producer_pool: ProducerPool) -> None:

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+import heapq
 import time
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
 
-from forebay_producer.cli.common import Session, command
+from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.result_rows import ResultRows
 from forebay_producer.cli.values import point_in_time_ms
 from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
+from forebay_schemas.contract.results import Result
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode
+from forebay_schemas.runtime.terminal import printable
 
 _WAIT_SECONDS: Final = 0.2
 _SILENT_SECONDS_MAX: Final = 10.0
+
+
+class Newest:
+    """Of all that is added, the ``most`` that were finished last."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._added = 0
+        # The number tells apart what was finished in one millisecond: results themselves have no order.
+        self._heap: list[tuple[int, int, Result]] = []
+
+    def add(self, result: Result) -> None:
+        """Takes one in, and the oldest out if that is one too many."""
+        self._added += 1
+        entry = (result.finished_at, self._added, result)
+        if len(self._heap) < self._most:
+            heapq.heappush(self._heap, entry)
+        else:
+            heapq.heappushpop(self._heap, entry)
+
+    def in_order(self) -> Iterator[Result]:
+        """The oldest of them first."""
+        return (result for _, _, result in sorted(self._heap))
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,10 +64,15 @@ def results(
         typer.Option(help="From then on: 10m (ago), 2026-01-31T09:00:00Z, a day or epoch ms. [default: all]"),
     ] = None,
     status: Annotated[list[Status] | None, typer.Option(help="Only with this status (may be repeated).")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the newest so many; with --follow, end after so many.")
+    ] = None,
     no_body: Annotated[bool, typer.Option("--no-body", help="Without the backends' answers.")] = False,
 ) -> None:
     """Show the outcomes of requests, the first one of each and of each of its replays, up to now.
+
+    They come in no order but each partition's, as far back as the topic keeps them (seven days); with --limit the
+    newest come last.
 
     Exits 1 when one given by --id has none.
     """
@@ -50,7 +82,10 @@ def results(
     firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
     rows = ResultRows(session.output, bodies=not no_body)
     shown = 0
-    with ResultsReader(session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock()) as reader:
+    newest = None if limit is None or follow else Newest(limit)
+    with ResultsReader(
+        session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock(), tell=say
+    ) as reader:
         heard_at = time.monotonic()
         # A request that has its outcome may have been replayed since: what is there is read to its end.
         while not reader.caught_up() or (follow and (missing or not wanted)):
@@ -61,9 +96,13 @@ def results(
                 if not firsts.is_first(result.request_id, result.replay_count):
                     continue
                 missing.discard(result.request_id)
-                if not status or result.status in status:
-                    rows.add(result)
-                    shown += 1
+                if status and result.status not in status:
+                    continue
+                if newest is not None:
+                    newest.add(result)
+                    continue
+                rows.add(result)
+                shown += 1
                 if shown == limit:
                     return
             rows.flush()
@@ -73,6 +112,10 @@ def results(
                 raise BrokerUnreachableError(
                     f"the brokers at {session.connection.bootstrap_servers} went silent before the end of the results"
                 )
+    if newest is not None:
+        for result in newest.in_order():
+            rows.add(result)
+        rows.flush()
     if missing:
-        typer.echo(f"error: no outcome yet of {', '.join(sorted(missing))}", err=True)
+        say(f"error: no outcome yet of {', '.join(map(printable, sorted(missing)))}")
         raise typer.Exit(ExitCode.FAILED)

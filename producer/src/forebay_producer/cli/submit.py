@@ -85,7 +85,7 @@ def submit(
         reader = None
         if wait:
             # Made before the first submit, so that no outcome comes too early to be seen.
-            made = ResultsReader(session.connection, pool=session.pool, since_ms=None, clock=SystemClock())
+            made = ResultsReader(session.connection, pool=session.pool, since_ms=None, clock=SystemClock(), tell=say)
             reader = stack.enter_context(made)
         job = _Job(
             session,

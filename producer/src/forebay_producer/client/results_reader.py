@@ -52,6 +52,7 @@ class ResultsReader:
     """Positions are taken by the constructor: whatever is written after it returns will be read.
 
     ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only what comes from now on.
+    ``tell``: gets a line about what is left out.
     Raises ``TopicMissingError``, and ``BrokerUnreachableError`` after ``open_seconds`` each that a question takes.
     """
 
@@ -63,12 +64,15 @@ class ResultsReader:
         since_ms: int | None,
         clock: Clock,
         open_seconds: float = METADATA_TIMEOUT_SECONDS,
+        tell: Callable[[str], None] = _log.warning,
     ) -> None:
         self._connection = connection
         self._pool = pool
         self._clock = clock
         self._open_seconds = min(open_seconds, METADATA_TIMEOUT_SECONDS)
         self._partitions = 0
+        self._tell = tell
+        self._has_told = False
         config = reader_config(connection, client_id="forebay-results") | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
@@ -104,8 +108,8 @@ class ResultsReader:
         """The next results in the order of each partition; empty when none comes within the timeout.
 
         ``wanted``: by a record's key, whether it is worth being decoded; the others are left out.
-        What is no result is left out with a warning. While no broker answers it goes on trying. Raises
-        ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
+        What is no result is left out; of the first such record it is told. While no broker answers it goes on trying.
+        Raises ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
         """
         if self._clock.monotonic() >= self._look_again_at:
             self._notice_new_partitions()
@@ -126,8 +130,10 @@ class ResultsReader:
             try:
                 found.append(ReadResult(decode_result(value), value or b""))
             except ResultError as problem:
-                at = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-                _log.warning("left out a record of %s: %s", at, problem)
+                if not self._has_told:
+                    self._has_told = True
+                    at = f"{message.topic()}:{message.partition()}:{message.offset()}"
+                    self._tell(f"left out {at}, and all that is like it: {problem}")
         return found
 
     def _open(self, since_ms: int | None) -> dict[int, int]:

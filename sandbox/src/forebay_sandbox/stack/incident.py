@@ -59,13 +59,18 @@ CAUSES: Final = (
 def break_out(engine_url: str, kafka: KafkaAccess, *, pool_name: str, letters: int = LETTERS) -> dict[str, int]:
     """Make ``letters`` dead letters in the pool; how many of each tenant's. The engine stays broken until `mend`.
 
-    Raises ``SandboxError`` when they do not come, or the brokers do not take the requests.
+    Raises ``SandboxError`` when they do not come, or the brokers do not take the requests. Then, and when it is
+    interrupted, the engine is mended: there is no incident without its letters.
     """
     _faults(engine_url, "PUT", _FAULTS)
-    pool = Pool(pool_name)
-    before = _dead_letters(kafka, pool)
-    counts = _send(kafka, pool, letters)
-    _wait_for(kafka, pool, before + letters)
+    try:
+        pool = Pool(pool_name)
+        before = _dead_letters(kafka, pool)
+        counts = _send(kafka, pool, letters)
+        _wait_for(kafka, pool, before + letters)
+    except BaseException:
+        mend(engine_url)
+        raise
     return dict(counts)
 
 

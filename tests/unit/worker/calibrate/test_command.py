@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from forebay_schemas.errors import UsageError
 from forebay_worker.calibrate.health import IN_A_ROW, SILENT_SECONDS, Health
+from forebay_worker.calibrate.knee import recommend
 from forebay_worker.calibrate.prepare import Patience, probe
 from forebay_worker.calibrate.requests import (
     Asked,
@@ -261,10 +262,12 @@ def test_a_backend_that_falls_silent_is_let_go() -> None:
 
 class Line:
     """A backend in this process: an answer among n takes a fixed part and n times its own; it fails with ``broken_at``
-    in flight and more."""
+    in flight and more. For its first ``restless_seconds`` it gets slower and slower."""
 
-    def __init__(self, *, fixed: float, own: float, broken_at: int = 10_000) -> None:
+    def __init__(self, *, fixed: float, own: float, broken_at: int = 10_000, restless_seconds: float = 0.0) -> None:
         self._fixed, self._own, self._broken_at = fixed, own, broken_at
+        self._restless_seconds = restless_seconds
+        self._began: float | None = None
         self._in_flight = 0
         self.most = 0
 
@@ -274,7 +277,9 @@ class Line:
         self._in_flight += 1
         self.most = max(self.most, self._in_flight)
         try:
-            await asyncio.sleep(self._fixed + self._own * self._in_flight)
+            self._began = started if self._began is None else self._began
+            slower = 1.0 + min(started - self._began, self._restless_seconds)
+            await asyncio.sleep((self._fixed + self._own * self._in_flight) * slower)
             is_broken = self._in_flight >= self._broken_at
         finally:
             self._in_flight -= 1
@@ -335,6 +340,16 @@ def test_ctrl_c_and_the_time_limit_leave_what_was_measured() -> None:
     over = calibrated(Line(fixed=0.02, own=0.001), seconds_max=0.7)
     assert over.state == "partial"
     assert "--max-duration" in str(over.stopped_by)
+
+
+def test_steps_that_do_not_hold_still_are_measured_again_while_time_is_left() -> None:
+    said: list[str] = []
+    found = calibrated(Line(fixed=0.02, own=0.02, restless_seconds=8.0), said=said)
+    of_one = [line for line in said if line.split()[0] == "1"]
+    assert ["unstable" in line for line in of_one] == [True, False]
+    assert found.state == "complete"
+    assert [step.state for step in found.steps][:3] == ["stable"] * 3
+    assert recommend(found.steps, tpot_seconds=None) is not None
 
 
 def test_a_step_that_takes_long_says_how_far_it_is() -> None:

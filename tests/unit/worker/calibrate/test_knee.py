@@ -11,10 +11,12 @@ import pytest
 from forebay_schemas.contract.calibration import VERSION, Calibration, CalibrationStep, StepState, read_calibration
 from forebay_schemas.errors import UsageError
 from forebay_worker.calibrate.knee import (
+    TRIES_MAX,
     fit_line,
     is_plateau,
     limit_at,
     limit_for_tokens,
+    measure_again,
     next_concurrency,
     recommend,
     refinement,
@@ -172,6 +174,28 @@ def test_throughput_that_did_not_hold_still_is_told_of(states: dict[int, StepSta
         assert note.startswith("Steps that did not hold still do not count ")
         assert says in note
         assert note.endswith("measure again on a quiet machine or with a longer --window.")
+
+
+@pytest.mark.parametrize(
+    ("states", "tries", "again"),
+    [
+        ({1: "stable", 2: "unstable", 4: "stable"}, {2: 1}, 2),
+        ({1: "unstable", 2: "unstable", 4: "stable"}, {1: 1, 2: 1}, 1),
+        ({1: "unstable", 2: "unstable", 4: "stable"}, {1: TRIES_MAX, 2: 1}, 2),
+        ({1: "stable", 2: "unstable", 4: "stable"}, {2: TRIES_MAX}, None),
+        # Enough is known: only what may be more than the best of them is worth the time.
+        ({1: "stable", 2: "stable", 4: "stable", 8: "unstable"}, {8: 1}, 8),
+        ({1: "unstable", 2: "stable", 4: "stable", 8: "stable"}, {1: 1}, None),
+        ({1: "unstable", 2: "saturated"}, {1: 1}, None),
+        ({1: "stable", 2: "stable", 4: "stable"}, {}, None),
+        ({}, {}, None),
+    ],
+)
+def test_what_did_not_hold_still_is_measured_again_where_it_is_missing(
+    states: dict[int, StepState], tries: dict[int, int], again: int | None
+) -> None:
+    steps = [step(n, 1.0 + 0.1 * n, state=state) for n, state in states.items()]
+    assert measure_again(steps, tries=tries) == again
 
 
 def test_the_report_says_why_its_rates_are_not_the_table_s() -> None:

@@ -99,7 +99,7 @@ def test_a_handler_is_found_in_the_current_folder(module: str, name: str) -> Non
         ("some_handlers", "is not module:function"),
         (":good", "is not module:function"),
         ("some_handlers:", "is not module:function"),
-        ("some_handlers:missing", "no async function"),
+        ("some_handlers:missing", "FOREBAY_HANDLER: some_handlers has no missing; give module:function"),
         ("some_handlers:plain", "no async function"),
         ("some_handlers:number", "no async function"),
         # Calling a class makes an object, which nobody awaits.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from forebay_schemas.contract.calibration import CalibrationFit, CalibrationStep, Recommendation
@@ -22,6 +22,9 @@ GAIN_MIN: Final = 0.05
 """Twice the concurrency for less throughput than this more is not worth its latency: the plateau."""
 
 STEPS_MIN: Final = 3
+TRIES_MAX: Final = 3
+"""Measurements of a step that does not hold still, each with windows twice as long as the one before."""
+
 REFINE_APART: Final = 0.10
 LIMIT_MIN_DEFAULT: Final = 4
 PREFILL_SECONDS_DEFAULT: Final = 0.05
@@ -96,12 +99,7 @@ def stable_step(steps: Sequence[CalibrationStep]) -> CalibrationStep | None:
 
 def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
     """Told of steps that did more than the stable one, but not steadily, so that they do not count."""
-    best = stable_step(steps)
-    moved = [
-        step
-        for step in steps
-        if step.state == "unstable" and (best is None or throughput(step) > (1 + GAIN_MIN) * throughput(best))
-    ]
+    moved = _moved(steps)
     if not moved:
         return None
     most = max(step.requests_per_second for step in moved)
@@ -110,6 +108,25 @@ def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
         f"Steps that did not hold still do not count ({which} in flight): up to {most:.2f} requests/s was seen; "
         "measure again on a quiet machine or with a longer --window."
     )
+
+
+def measure_again(steps: Sequence[CalibrationStep], *, tries: Mapping[int, int]) -> int | None:
+    """The concurrency of a step that did not hold still and is missing: for the steps that a recommendation takes, or
+    since it did more than those that held still. ``tries``: how often each was measured."""
+    good = {step.concurrency for step in steps if step.state in GOOD_STATES}
+    few = len(good) < STEPS_MIN and all(step.state != "saturated" for step in steps)
+    missing = [step for step in steps if step.state == "unstable"] if few else _moved(steps)
+    return min((step.concurrency for step in missing if tries[step.concurrency] < TRIES_MAX), default=None)
+
+
+def _moved(steps: Sequence[CalibrationStep]) -> list[CalibrationStep]:
+    """Steps that did more than the stable one, but not steadily."""
+    best = stable_step(steps)
+    return [
+        step
+        for step in steps
+        if step.state == "unstable" and (best is None or throughput(step) > (1 + GAIN_MIN) * throughput(best))
+    ]
 
 
 def limit_at(steps: Sequence[CalibrationStep], *, share: float = STABLE_SHARE) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -12,7 +13,7 @@ from typing import Final, Protocol
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.calibration import CalibrationStep, State
 from forebay_worker.calibrate.health import Health
-from forebay_worker.calibrate.knee import next_concurrency, refinement
+from forebay_worker.calibrate.knee import GOOD_STATES, measure_again, next_concurrency, refinement
 from forebay_worker.calibrate.requests import Asks
 from forebay_worker.calibrate.samples import Ended, Phase, StepMeter
 from forebay_worker.calibrate.target import Target
@@ -112,6 +113,7 @@ class Calibrator:
         self._clients: list[asyncio.Task[None]] = []
         self._meter: StepMeter | None = None
         self._lags: list[float] = []
+        self._tries: Counter[int] = Counter()
 
     async def run(self) -> Found:
         """All steps, as far as it comes. Whoever cancels it gets nothing."""
@@ -121,8 +123,11 @@ class Calibrator:
         state: State = "complete"
         cause: str | None = None
         try:
-            while (concurrency := next_concurrency(up, concurrency_max=self._bounds.concurrency_max)) is not None:
-                await self._step(concurrency, into=up, end=end)
+            await self._climb(up, end=end)
+            while (concurrency := measure_again(up, tries=self._tries)) is not None:
+                await self._step_again(concurrency, up, end=end)
+                # What holds still now may say that there is more above it.
+                await self._climb(up, end=end)
             for _ in range(REFINEMENTS_MAX):
                 around = refinement([*up, *extra], tpot_seconds=self._bounds.tpot_seconds)
                 if around is None:
@@ -135,8 +140,24 @@ class Calibrator:
         steps = tuple(sorted([*up, *extra], key=lambda step: step.concurrency))
         return Found(steps=steps, state=state, stopped_by=cause, seconds=self._clock.monotonic() - self._began)
 
+    async def _climb(self, steps: list[CalibrationStep], *, end: float) -> None:
+        while (concurrency := next_concurrency(steps, concurrency_max=self._bounds.concurrency_max)) is not None:
+            await self._step(concurrency, into=steps, end=end)
+
+    async def _step_again(self, concurrency: int, steps: list[CalibrationStep], *, end: float) -> None:
+        """Measures with longer windows what did not hold still, and puts it in its place if it does now."""
+        place = next(at for at, step in enumerate(steps) if step.concurrency == concurrency)
+        repeated: list[CalibrationStep] = []
+        try:
+            await self._step(concurrency, into=repeated, end=end)
+        finally:
+            if repeated and repeated[0].state in GOOD_STATES:
+                steps[place] = repeated[0]
+
     async def _step(self, concurrency: int, *, into: list[CalibrationStep], end: float) -> None:
-        meter = StepMeter(concurrency=concurrency, window_seconds=self._bounds.window_seconds)
+        window_seconds = self._bounds.window_seconds * 2 ** self._tries[concurrency]
+        self._tries[concurrency] += 1
+        meter = StepMeter(concurrency=concurrency, window_seconds=window_seconds)
         self._meter = meter
         self._lags.clear()
         # All at once they would be prefilled and end together, step after step, as no real traffic does.

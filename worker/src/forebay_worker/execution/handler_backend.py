@@ -126,9 +126,12 @@ def load_handler(name: str) -> Handler:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        function: Any = getattr(importlib.import_module(module_name), function_name, None)
+        module = importlib.import_module(module_name)
     except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
         raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
+    function: Any = getattr(module, function_name, None)
+    if function is None:
+        raise UsageError("FOREBAY_HANDLER", f"{module_name} has no {function_name}", fix=fix)
     if not inspect.iscoroutinefunction(function) and (
         inspect.isclass(function)
         or not inspect.iscoroutinefunction(

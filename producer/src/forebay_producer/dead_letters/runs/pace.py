@@ -26,6 +26,9 @@ WAIT_SECONDS_MAX: Final[Mapping[Tier, float]] = {
 UNMEASURED_RECORDS_MAX: Final = 10
 """So many may wait while it is not known how fast they go."""
 
+DOUBT_SECONDS: Final = 5.0
+"""So long something has to wait while nothing gets finished before a person is asked whether a worker runs."""
+
 STANDSTILL_PER_SECOND: Final = 0.05
 """A slower pool is taken for one that finishes nothing. The low tier takes replays even then: they wait for workers."""
 
@@ -77,6 +80,7 @@ class BacklogFollower:
     def __init__(self) -> None:
         self._load: Load | None = None
         self._sent: dict[Tier, int] = dict.fromkeys(TIERS, 0)
+        self._moved_at_seconds = 0.0
         self.finished_per_second: float | None = None
         """As measured; None before anything waited."""
 
@@ -84,6 +88,8 @@ class BacklogFollower:
         """Takes the pool's present state in; what was `sent` before is part of it."""
         before, self._load = self._load, load
         self._sent = dict.fromkeys(TIERS, 0)
+        if before is None or load.finished > before.finished or not any(before.waiting.values()):
+            self._moved_at_seconds = load.at_seconds
         if before is None:
             return
         seconds = load.at_seconds - before.at_seconds
@@ -130,6 +136,8 @@ class BacklogFollower:
         ahead = self._waiting(tier)
         rate = self.finished_per_second
         if rate is None or rate < STANDSTILL_PER_SECOND:
+            if self._load.at_seconds - self._moved_at_seconds < DOUBT_SECONDS:
+                return f"{ahead:,} wait in {tier}, and how fast they go is not known yet"
             return f"{ahead:,} wait in {tier} and nothing gets finished: does a worker run?"
         return f"{ahead:,} wait in {tier}, {ahead / rate:.1f} s of work at {rate:.1f}/s: more would make others late"
 

@@ -80,6 +80,18 @@ def test_what_was_sent_since_counts_until_it_is_seen() -> None:
     assert seen.room(HIGH, ttl_seconds=60) == 5
 
 
+def test_whether_a_worker_runs_is_asked_after_some_seconds_in_which_nothing_ended() -> None:
+    seen = BacklogFollower()
+    asked = []
+    for second in range(12):
+        # What a run's canary was completes in the third second, and nothing after it.
+        finished = 11 if second >= 3 else 10
+        seen.observe(Load(at_seconds=second, waiting={HIGH: 0, MID: 10, LOW: 0}, finished=finished))
+        seen.finished_per_second = 0.0
+        asked.append("does a worker run?" in seen.why_full(MID))
+    assert asked == [False] * 8 + [True] * 4
+
+
 def test_an_idle_pool_says_nothing_about_its_rate_and_a_standstill_is_noticed() -> None:
     seen = follower(finished_per_second=10)
     idle = {HIGH: 0, MID: 0, LOW: 0}
