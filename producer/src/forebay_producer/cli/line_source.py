@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from forebay_schemas.contract.request_lines import BYTE_ORDER_MARK
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.errors import ForebayError, UsageError
 
@@ -18,8 +19,6 @@ LINE_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
 _READ_BYTES: Final = 256 * 1024
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 60.0
-
-_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
@@ -86,7 +85,7 @@ class LineSource:
 
     def _end_line(self) -> None:
         self._number += 1
-        text = None if self._too_long else bytes(self._rest).removeprefix(_BYTE_ORDER_MARK)
+        text = None if self._too_long else bytes(self._rest).removeprefix(BYTE_ORDER_MARK)
         self._full.append(Line(self._number, text))
         self._rest.clear()
         self._too_long = False

@@ -74,11 +74,13 @@ def test_texts_have_the_length_that_is_asked_for(characters: int) -> None:
 
 def test_a_sample_of_real_requests_is_sent_over_and_over_each_a_little_different() -> None:
     lines = [
-        b'{"messages": [{"role": "user", "content": "one"}], "max_tokens": 5}',
+        b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "one"}], "max_tokens": 5}',
         b"",
         b'{"request_id": "a", "biz_type": "completion", "payload": {"prompt": "two"}}',
         b'{"messages": [{"role": "user", "content": [{"type": "text", "text": "three"}]}]}',
     ]
+    batch = b'{"custom_id": "b", "method": "POST", "url": "/v1/embeddings", "body": {"input": "four"}}'
+    assert [one.biz_type for one in read_requests([batch], model="m", field="--requests")] == ["embedding"]
     requests = read_requests(lines, model="m", field="--requests")
     assert [one.biz_type for one in requests] == ["chat_completion", "completion", "chat_completion"]
     assert {one.payload["model"] for one in requests} == {"m"}
@@ -98,6 +100,8 @@ def test_a_sample_of_real_requests_is_sent_over_and_over_each_a_little_different
         ([b"[1]"], "line 1"),
         ([b'{"payload": 5}'], "line 1"),
         ([b"\xff"], "line 1"),
+        ([b"[" * 100_000], "line 1"),
+        ([b'{"custom_id": "a", "url": "/v1/moderations", "body": {}}'], "line 1: url: is '/v1/moderations'"),
     ],
 )
 def test_a_bad_sample_is_refused_naming_the_line(lines: list[bytes], problem: str) -> None:

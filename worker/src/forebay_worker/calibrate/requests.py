@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from forebay_schemas.contract.request_lines import BYTE_ORDER_MARK, as_envelope
 from forebay_schemas.errors import UsageError
 
 TOKENS_MAX: Final = 1_000_000
@@ -148,7 +149,7 @@ class _Line(msgspec.Struct):
 
 
 def read_requests(lines: Sequence[bytes], *, model: str | None, field: str) -> list[Asked]:
-    """JSON lines: envelopes, or bare bodies of chat completions, completions or embeddings.
+    """JSON lines: envelopes, bare bodies of OpenAI's requests, or lines of OpenAI's batches.
 
     Raises ``UsageError`` naming the line.
     """
@@ -157,13 +158,14 @@ def read_requests(lines: Sequence[bytes], *, model: str | None, field: str) -> l
         if not line.strip():
             continue
         try:
-            document = msgspec.json.decode(line, type=dict[str, Any])
-            if "payload" in document:
-                read = msgspec.convert(document, _Line)
+            document = msgspec.json.decode(line.removeprefix(BYTE_ORDER_MARK), type=dict[str, Any])
+            envelope = as_envelope(document, biz_type=None)
+            if "payload" in envelope:
+                read = msgspec.convert(envelope, _Line)
                 biz_type, payload = read.biz_type, read.payload
             else:
-                biz_type, payload = _kind_of(document), document
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                biz_type, payload = "completion", document
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, UsageError) as error:
             raise UsageError(
                 field, f"line {number}: {error}", fix="give a JSON object a line: an envelope, or an OpenAI body"
             ) from None
@@ -196,12 +198,6 @@ def _words(characters: int, chance: random.Random) -> str:
     letters = chance.choices(_LETTERS, k=characters)
     letters[5::6] = " " * len(letters[5::6])
     return "".join(letters)
-
-
-def _kind_of(body: dict[str, Any]) -> str:
-    if "messages" in body:
-        return "chat_completion"
-    return "embedding" if "input" in body else "completion"
 
 
 def _distinct(asked: Asked, letters: str) -> Asked:
