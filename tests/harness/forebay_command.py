@@ -69,6 +69,18 @@ class ForebayCommand:
 
     def at_terminal(self, *arguments: str | Path, columns: int = 80, stdin: bytes = b"") -> list[str]:
         """Its lines as a terminal of so many columns gets them on stdout, without colours. It must exit 0."""
+        code, printed, err = self._at_terminal(arguments, columns=columns, stdin=stdin, stderr=subprocess.PIPE)
+        assert code == 0, err
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode()).replace("\r", "").splitlines()
+
+    def bytes_at_terminal(self, *arguments: str | Path, columns: int = 200, stdin: bytes = b"") -> bytes:
+        """All that it writes to a terminal, stderr too, as it comes."""
+        return self._at_terminal(arguments, columns=columns, stdin=stdin, stderr=None)[1]
+
+    def _at_terminal(
+        self, arguments: tuple[str | Path, ...], *, columns: int, stdin: bytes, stderr: int | None
+    ) -> tuple[int, bytes, str]:
+        """Its exit code, what the terminal got, and stderr where that is a pipe."""
         controller, terminal = os.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         environment = {name: value for name, value in self._environment.items() if name != "COLUMNS"}
@@ -77,7 +89,7 @@ class ForebayCommand:
             env=environment | {"TERM": "xterm"},
             stdin=subprocess.PIPE,
             stdout=terminal,
-            stderr=subprocess.PIPE,
+            stderr=terminal if stderr is None else stderr,
         )
         os.close(terminal)
         printed = bytearray()
@@ -86,8 +98,7 @@ class ForebayCommand:
         _, err = process.communicate(stdin, timeout=_SECONDS_MAX)
         reader.join(_SECONDS_MAX)
         os.close(controller)
-        assert process.returncode == 0, err.decode()
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode()).replace("\r", "").splitlines()
+        return process.returncode, bytes(printed), (err or b"").decode()
 
     @contextmanager
     def running(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from forebay_schemas.contract.results import Result
 from harness.dead_letters import command_of, value_of, write_letters
 from harness.live_pool import envelope
 from harness.producer_pool import ProducerPool
-from harness.written_results import write_results
+from harness.written_results import write_records, write_results
 
 if TYPE_CHECKING:
     from harness.live_pool import LivePool
@@ -55,6 +56,53 @@ def test_topics_describe_keeps_names_states_and_counts(pool: LivePool) -> None:
     assert {"records", "drift"} <= set(header)
     assert pool.topics.results in {row[0] for row in rows}
     assert all(row[1] == "exists" for row in rows)
+
+
+HOSTILE = "x\x1b]0;owned\x07\x1b[8m\x9b31m\u202e\x7f"
+"""A new title, concealed text, another way to begin a sequence, text from right to left, a deletion."""
+
+
+def unprintable(written: bytes) -> list[str]:
+    """What is neither printable nor one of our own colours and cursor moves."""
+    text = written.decode()
+    assert "\x1b[8m" not in text
+    ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return [one for one in ours if not one.isprintable() and one not in "\r\n"]
+
+
+@pytest.mark.long
+def test_what_others_wrote_steers_no_terminal(pool: LivePool) -> None:
+    forebay = command_of(pool)
+    value = value_of("a", tenant=HOSTILE, biz_type=HOSTILE, payload={"model": HOSTILE, "messages": []})
+    write_letters(pool, [("a", value), (HOSTILE, HOSTILE.encode())], reason=HOSTILE)
+    results = ProducerPool(kafka=pool.kafka, topics=pool.topics, forebay=forebay)
+    evil = {"error": HOSTILE, "worker": HOSTILE, "body": {HOSTILE: HOSTILE}, "reason": HOSTILE}
+    write_records(
+        results, (b"r", json.dumps({"request_id": "r", "status": "failed", "finished_at": 1, **evil}).encode())
+    )
+    write_records(results, (HOSTILE.encode(), HOSTILE.encode()))
+    wanted: list[tuple[str, ...]] = [
+        ("results",),
+        ("results", "--output", "json"),
+        ("results", "--id", HOSTILE),
+        *(("dead-letters", "list", "--by", by) for by in ("reason", "tenant", "model", "error_class")),
+        ("dead-letters", "list", "--output", "json"),
+        ("dead-letters", "show", "a", "--payload"),
+        ("dead-letters", "show", HOSTILE),
+        ("dead-letters", "show", "a", "--output", "json"),
+        ("dead-letters", "replay", "--reason", HOSTILE),
+        ("dead-letters", "export"),
+        ("dead-letters", "discard", "--id", "a", "--yes"),
+        ("dead-letters", "history"),
+        ("cancel", HOSTILE),
+        ("topics", "describe", "--pool", "nobody"),
+    ]
+    shown = {arguments: forebay.bytes_at_terminal(*arguments) for arguments in wanted}
+    assert {arguments: found for arguments, written in shown.items() if (found := unprintable(written))} == {}
+    assert b"owned" in shown["results",]
+    bad = forebay.bytes_at_terminal("submit", "-", stdin=json.dumps({"biz_type": HOSTILE, "payload": {}}).encode())
+    assert b"biz_type" in bad
+    assert unprintable(bad) == []
 
 
 def test_submit_and_results_and_backlog_do_not_wrap(pool: LivePool) -> None:

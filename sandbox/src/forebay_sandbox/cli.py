@@ -13,6 +13,7 @@ from forebay_sandbox.engine.cli import add_engine_command
 from forebay_sandbox.kafka import commands as kafka_cli
 from forebay_sandbox.testing import tools_cli
 from forebay_schemas.errors import ForebayError
+from forebay_schemas.runtime.terminal import printable_lines
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -45,5 +46,5 @@ def main() -> None:
     try:
         app()
     except ForebayError as error:
-        typer.echo(f"forebay-sandbox: {error}", err=True)
+        typer.echo(printable_lines(f"forebay-sandbox: {error}"), err=True)
         sys.exit(error.exit_code)

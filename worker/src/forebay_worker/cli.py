@@ -17,7 +17,7 @@ import typer
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.log import configure_logging
-from forebay_schemas.runtime.terminal import printable_lines
+from forebay_schemas.runtime.terminal import printable_json, printable_lines
 from forebay_worker.calibrate.command import calibrate
 from forebay_worker.doctor.examine import examine
 from forebay_worker.ops.client import fetch_status
@@ -94,7 +94,7 @@ def status(
         body, document = fetch_status(url)
         if watch and output is Output.TABLE and sys.stdout.isatty():
             typer.echo(CLEAR, nl=False)
-        typer.echo(body.decode() if output is Output.JSON else status_text(document))
+        typer.echo(printable_json(body.decode()) if output is Output.JSON else status_text(document))
         if not watch:
             return
         if output is Output.TABLE and not sys.stdout.isatty():

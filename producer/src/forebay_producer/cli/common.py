@@ -33,6 +33,7 @@ from forebay_schemas.kafka.connection import KafkaConnection, as_forebay_error
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.settings import load_settings
+from forebay_schemas.runtime.terminal import printable_json, printable_lines
 
 # Wider than any table: what is no terminal has no width to keep to.
 _PLAIN_WIDTH: Final = 1000
@@ -109,7 +110,7 @@ def command(
                     ) from None
                 sys.stdout.flush()
             except ForebayError as error:
-                typer.echo(f"error: {error}", err=True)
+                say(f"error: {error}")
                 raise typer.Exit(error.exit_code) from None
 
         annotations: dict[str, Any] = {}
@@ -160,13 +161,13 @@ def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
 
 
 def to_json(value: object) -> str:
-    """One line of JSON."""
-    return msgspec.json.encode(value).decode()
+    """One line of JSON, printable."""
+    return printable_json(msgspec.json.encode(value).decode())
 
 
 def say(text: str) -> None:
-    """A line on stderr."""
-    typer.echo(text, err=True)
+    """A line on stderr, or several. Made printable: others' words are in some."""
+    typer.echo(printable_lines(text), err=True)
 
 
 def suggested(session: Session, *words: str) -> str:

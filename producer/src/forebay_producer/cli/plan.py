@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.text import Text
 
 from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
 from forebay_producer.cli.values import duration_seconds
@@ -27,6 +28,7 @@ from forebay_schemas.contract.calibration import read_calibration
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
+from forebay_schemas.runtime.terminal import printable
 
 _PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
@@ -228,6 +230,10 @@ def _bytes(text: str, *, field: str) -> int:
 
 
 def _print(made: Plan) -> None:
+    def line(text: str) -> None:
+        # Lines of a calibration's file are among them.
+        console.print(Text(printable(text)))
+
     console = stdout_console()
     needed = "no number would do" if made.engines_needed is None else f"{made.engines_needed} needed"
     loss = "yes" if made.survives_loss_of_one_engine else "no"
@@ -238,7 +244,7 @@ def _print(made: Plan) -> None:
         ("workers", f"{made.workers}, {made.workers_max} at most; more than partitions would get no work"),
         ("partitions", f"{made.partitions} for each request topic"),
     ):
-        console.print(f"{name:<16} {value}", highlight=False)
+        line(f"{name:<16} {value}")
     console.print()
     names = ("tier", "peak/s", "may wait", "P95 wait", "longest", "backlog", "drained", "queue", "kept")
     rows = table(*names, right=frozenset(names[1:-1]))
@@ -260,16 +266,18 @@ def _print(made: Plan) -> None:
             f"{shown_seconds(kafka.retention_seconds)}",
         ),
     ):
-        console.print(f"{name:<16} {value}", highlight=False)
+        line(f"{name:<16} {value}")
     if made.breaks:
-        console.print("\nWhat breaks first:", highlight=False)
+        console.print()
+        line("What breaks first:")
         for growth in made.breaks:
-            console.print(f"  {growth.factor:.2g} times the load: {growth.what}", highlight=False)
-    console.print("\nIt assumes:", highlight=False)
-    for line in made.assumes:
-        console.print(f"  {line}", highlight=False)
-    for line in made.warnings:
-        console.print(f"warning: {line}", highlight=False)
+            line(f"  {growth.factor:.2g} times the load: {growth.what}")
+    console.print()
+    line("It assumes:")
+    for each in made.assumes:
+        line(f"  {each}")
+    for each in made.warnings:
+        line(f"warning: {each}")
 
 
 def _cells(found: TierPlan) -> tuple[str, ...]:

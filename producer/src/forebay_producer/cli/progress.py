@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
 from forebay_producer.cli.common import say
 from forebay_schemas.clock import Clock, SystemClock
+from forebay_schemas.runtime.terminal import printable, printable_lines
 
 PROGRESS_SECONDS: Final = 10.0
 QUIET_SECONDS: Final = 2.0
@@ -82,7 +84,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(text)
+            self._status.update(Text(printable(text)))
         elif time.monotonic() - self._said_at >= PROGRESS_SECONDS:
             self._said_at = time.monotonic()
             say(text)
@@ -90,7 +92,7 @@ class Progress:
     def note(self, text: str) -> None:
         """A line that stays."""
         if self._status is not None:
-            self._console.print(text, markup=False, highlight=False)
+            self._console.print(Text(printable_lines(text)))
         else:
             say(text)
 

@@ -15,6 +15,7 @@ from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError
 from forebay_schemas.kafka.connection import make_admin
+from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
 
@@ -121,7 +122,7 @@ def _print(session: Session, records: list[dict[str, Any]], *, columns: tuple[st
 
 def _cell(value: object) -> str:
     if isinstance(value, dict):
-        return " ".join(f"{name}={setting}" for name, setting in value.items())
+        return printable(" ".join(f"{name}={setting}" for name, setting in value.items()))
     if isinstance(value, list):
-        return "; ".join(f"{one['setting']} is {one['actual']}, should be {one['wanted']}" for one in value)
-    return "-" if value is None else str(value)
+        return printable("; ".join(f"{one['setting']} is {one['actual']}, should be {one['wanted']}" for one in value))
+    return "-" if value is None else printable(str(value))

@@ -8,6 +8,7 @@ import msgspec
 
 from forebay_producer.dead_letters.letter import Letter, State
 from forebay_producer.dead_letters.views import bytes_shown
+from forebay_schemas.runtime.terminal import printable_json
 
 _encoder: Final = msgspec.json.Encoder()
 
@@ -31,4 +32,6 @@ def export_line(letter: Letter, state: State, *, topic: str) -> bytes:
         "value": bytes_shown(letter.value),
         "headers": [[name, bytes_shown(value)] for name, value in letter.headers],
     }
-    return _encoder.encode(line) + b"\n"
+    text = _encoder.encode(line)
+    # Python's JSON and everybody else's read the same in it; at a terminal it steers nothing.
+    return (text if text.isascii() and b"\x7f" not in text else printable_json(text.decode()).encode()) + b"\n"

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from forebay_schemas.errors import ExitCode
+from forebay_schemas.runtime.terminal import printable_json
 
 CONNECTION_CHECK: Final = "kafka.connection"
 """The check whose failure means that no broker can be reached: exit code 3."""
@@ -80,7 +81,7 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 def findings_json(findings: Iterable[Finding]) -> str:
     """A JSON object a line."""
-    return "\n".join(msgspec.json.encode(finding).decode() for finding in findings)
+    return printable_json("\n".join(msgspec.json.encode(finding).decode() for finding in findings))
 
 
 def summary(findings: Iterable[Finding]) -> str:

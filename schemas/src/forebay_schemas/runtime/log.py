@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final, Protocol
+from io import StringIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import structlog
 
 from forebay_schemas.contract.trace_context import parse_traceparent
+from forebay_schemas.runtime.terminal import printable, printable_lines
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor
+    from structlog.typing import EventDict, ExcInfo, Processor
 
 
 class BelongsToTrace(Protocol):
@@ -64,7 +66,7 @@ def configure_logging(*, level: str, service: str) -> None:
     tail: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if terminal:
         # Its default, where rich is installed, prints the local variables as well: payloads among them.
-        tail.append(structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback))
+        tail += [_make_printable, structlog.dev.ConsoleRenderer(exception_formatter=_printable_traceback)]
     else:
         tail += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     handler = logging.StreamHandler(sys.stderr)
@@ -72,6 +74,20 @@ def configure_logging(*, level: str, service: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+
+
+def _make_printable(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """What brokers, engines and clients said is in some lines, and must not steer the terminal."""
+    for name, value in event.items():
+        if name != "exc_info" and not isinstance(value, bool | int | float | None):
+            event[name] = printable(str(value))
+    return event
+
+
+def _printable_traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    out.write(printable_lines(text.getvalue()))
 
 
 def _add_trace_ids(_logger: object, _method: str, event: EventDict) -> EventDict:

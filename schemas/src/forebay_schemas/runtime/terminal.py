@@ -15,6 +15,18 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
+def printable_json(text: str) -> str:
+    """JSON with all that is not printable as \\uXXXX, line breaks between documents left: it means the same."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one == "\n" or one.isprintable() else _json_escape(one) for one in text)
+
+
+def _json_escape(one: str) -> str:
+    units = one.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
 def printable_document(document: Any) -> Any:
     """A JSON document with each text in it made printable, keys included."""
     if isinstance(document, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from typing import Any
@@ -130,3 +131,30 @@ log.info("of no request", traceparent=None)
         assert line["span_id"] == "b7ad6b7169203331"
     assert all("traceparent" not in line for line in (told, spoken, hostile, other))
     assert all("trace_id" not in line for line in (hostile, other))
+
+
+def test_at_a_terminal_what_others_said_steers_nothing() -> None:
+    body = r"""
+evil = "\x1b]0;title\x07 \x9b31m \u202e"
+log.warning("refused", error=evil, many=[evil], count=3)
+logging.getLogger("x").warning("said %s", evil)
+try:
+    raise ValueError(evil)
+except ValueError:
+    log.exception("failed")
+"""
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM + body], stderr=terminal)
+    os.close(terminal)
+    shown = b""
+    try:
+        while chunk := os.read(controller, 65_536):
+            shown += chunk
+    except OSError:
+        pass
+    process.wait(60)
+    os.close(controller)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    assert plain.count("x1b]0;title") == 4
+    assert [one for one in plain if not one.isprintable() and one not in "\r\n"] == []
+    assert "count=3" in plain.replace("'", "")

@@ -23,6 +23,7 @@ from forebay_schemas.contract.calibration import VERSION, Calibration
 from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.terminal import printable_json, printable_lines
 from forebay_worker.calibrate.knee import fit_line, is_plateau, recommend, unsettled_note
 from forebay_worker.calibrate.prepare import Patience, first_model, look_at_engine, probe
 from forebay_worker.calibrate.report import calibration_text, settings_text
@@ -121,9 +122,9 @@ def calibrate(
     if write_settings is not None and calibration.recommended is not None:
         write_settings.write_text(settings_text(calibration, settings), encoding="utf-8")
     if output is Output.JSON:
-        typer.echo(document)
+        typer.echo(printable_json(document))
     else:
-        typer.echo(calibration_text(calibration, is_ascii=not _takes_blocks()))
+        typer.echo(printable_lines(calibration_text(calibration, is_ascii=not _takes_blocks())))
     code = exit_code(calibration)
     if code:
         raise typer.Exit(code)
@@ -186,7 +187,7 @@ async def _measure(
 
 
 def _say(line: str) -> None:
-    typer.echo(line, err=True)
+    typer.echo(printable_lines(line), err=True)
 
 
 def _calibration(

@@ -231,7 +231,7 @@ def _report(session: Session, selection: Selection, tally: _Tally, *, dry_run: b
         if tally.replayed:
             lines.append(f"{tally.replayed:,} left alone, replayed before")
         lines += [f"no dead letter of {printable(name)}" for name in sorted(tally.not_found)]
-        sys.stdout.writelines(line + "\n" for line in lines)
+        sys.stdout.writelines(printable(line) + "\n" for line in lines)
     sys.stdout.flush()
     if whole and not tally.matched:
         say(f"error: no dead letter matches {selection}{known_reasons(selection)}")

@@ -288,7 +288,7 @@ def _report(
     if session.output is Output.JSON:
         sys.stdout.write(to_json(record) + "\n")
     else:
-        sys.stdout.writelines(line + "\n" for line in _lines(record))
+        sys.stdout.writelines(printable(line) + "\n" for line in _lines(record))
     sys.stdout.flush()
     if whole and not tally.matched:
         say(f"error: no dead letter matches {asked.selection}{known_reasons(asked.selection)}")
