@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap tools demo dashboards up down test test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -15,15 +15,18 @@ help: ## list the targets
 bootstrap: ## make .venv from the pinned requirements; does nothing when nothing changed
 	@tools/bootstrap
 
+bootstrap-run:
+	@tools/bootstrap run
+
 # Before the tests and not in them, as building takes minutes. Where Go or apt is missing, the tests say which they skip;
 # in CI they fail.
 tools: bootstrap ## fetch helm, helm-unittest and Prometheus for the tests; does nothing when they are at hand
 	@$(BIN)/forebay-sandbox tools fetch helm helm-unittest promtool prometheus >/dev/null || test "$$CI" != true
 
-demo: bootstrap ## a pulse of four times the valley rate on a real Kafka, or SCENARIO=drawing: a report and one JSON line
+demo: bootstrap-run ## a pulse of four times the valley rate on a real Kafka, or SCENARIO=drawing: a report and one JSON line
 	@$(BIN)/forebay-sandbox demo $(if $(SCENARIO),--scenario $(SCENARIO))
 
-up: bootstrap ## start the demo's stack (Kafka, engine, two workers) and leave it running
+up: bootstrap-run ## start the demo's stack (Kafka, engine, two workers) and leave it running
 	@$(BIN)/forebay-sandbox up
 
 dashboards: bootstrap tools ## write the chart's dashboards and draw them from a demo of three minutes, into docs/dashboards
