@@ -19,7 +19,21 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 APPS = {"forebay": forebay.app, "forebay-worker": forebay_worker.app, "forebay-sandbox": forebay_sandbox.app}
-OTHERS = {"cat", "curl", "docker", "echo", "export", "head", "helm", "kill", "kubectl", "promtool", "yes"}
+OTHERS = {
+    "cat",
+    "curl",
+    "docker",
+    "echo",
+    "export",
+    "head",
+    "helm",
+    "kill",
+    "kubectl",
+    "pip",
+    "promtool",
+    "tail",
+    "yes",
+}
 
 
 def typed_in(page: str) -> list[str]:
