@@ -6,8 +6,11 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+from forebay_worker import HandlerAnswer, NotRetryableError
 
 
 async def obey(request: Any) -> Any:
@@ -35,6 +38,12 @@ async def obey(request: Any) -> Any:
             sys.exit(7)
         case "give_no_json":
             return {"value": object()}
+        case "give_nan":
+            return {"scores": [0.5, float("nan")]}
+        case "count_tokens":
+            return HandlerAnswer(body={"text": "hi"}, prompt_tokens=7, output_tokens=30)
+        case "reject":
+            raise NotRetryableError("no such voice")
         case "give_too_much":
             return {"text": "x" * (9 * 1024 * 1024)}
         case "sleep":
@@ -53,6 +62,9 @@ async def obey(request: Any) -> Any:
         case "wait_at_gate":
             _note(request)
             await _pass_gate(request)
+        case "block_at_gate":
+            _note(request)
+            _block_at_gate(request)
         case "kill_after":
             _note(request)
             await asyncio.sleep(request.payload["seconds"])
@@ -74,6 +86,12 @@ async def _pass_gate(request: Any) -> None:
     gate = Path(request.payload["folder"]) / f"open-{request.payload['gate']}"
     while not gate.exists():  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(0.02)
+
+
+def _block_at_gate(request: Any) -> None:
+    gate = Path(request.payload["folder"]) / f"open-{request.payload['gate']}"
+    while not gate.exists():
+        time.sleep(0.02)
 
 
 def no_coroutine(request: Any) -> Any:

@@ -10,13 +10,17 @@ import pytest
 
 from forebay_schemas.contract.tiers import Tier
 from harness.live_pool import LivePool, envelope
+from harness.waiting import wait_until
 from harness.workers import running_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from forebay_sandbox.kafka.access import KafkaAccess
     from harness.worker_process import WorkerProcess
+
+BLOCKS = "the event loop; call what blocks by asyncio.to_thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +90,47 @@ def test_after_a_handler_swallowed_its_cancellation_the_slot_still_works(handled
     assert {results[f"then-{n}"].reason for n in range(2)} == {"handler_failed"}
     assert {results[f"last-{n}"].status for n in range(2)} == {"completed"}
     assert handled.worker.status()["in_flight_requests"] == 0
+
+
+def test_a_handler_that_blocks_is_named_and_the_operations_port_answers_meanwhile(
+    handled: Handled, tmp_path: Path
+) -> None:
+    payload = {"do": "block_at_gate", "gate": "blocked", "folder": str(tmp_path)}
+    handled.pool.submit(Tier.HIGH, envelope("blocks", payload=payload))
+    worker = handled.worker
+    wait_until("a held loop", lambda: worker.metric("forebay_event_loop_held_seconds") > 1)
+    status = worker.status()
+    assert status["event_loop"]["request_id"] == "blocks"
+    assert status["event_loop"]["held_seconds"] > 1
+    assert worker.get("/livez") == (200, "ok\n")
+    said = wait_until("a port that says so", lambda: found[1] if (found := worker.get("/readyz"))[0] == 503 else None)
+    assert said is not None
+    assert "s by the handler of request blocks at handlers.py:" in said
+    assert "in obey; call what blocks by asyncio.to_thread" in said
+    wait_until("a line while it blocks", lambda: worker.logged(f"a handler holds {BLOCKS}"))
+    (tmp_path / "open-blocked").touch()
+    assert handled.pool.result("blocks").status == "completed"
+    [line] = wait_until("a line afterwards", lambda: worker.logged(f"a handler held {BLOCKS}"))
+    assert line["request_id"] == "blocks"
+    assert line["held_seconds"] > 5
+    assert worker.metric("forebay_event_loop_holds_total") == 1
+    wait_until("a loop that turns", lambda: worker.status()["event_loop"]["held_seconds"] == 0)
+    assert worker.get("/readyz") == (200, "ok\n")
+
+
+def test_a_handler_says_what_is_not_to_be_tried_again_and_how_many_tokens_it_made(handled: Handled) -> None:
+    handled.pool.submit(
+        Tier.HIGH,
+        envelope("counts", payload={"do": "count_tokens"}),
+        envelope("rejects", max_attempts=5, payload={"do": "reject"}),
+        envelope("gives-nan", max_attempts=5, payload={"do": "give_nan"}),
+    )
+    results = handled.pool.results(["counts", "rejects", "gives-nan"])
+    counted, rejected, no_json = (results[name] for name in ("counts", "rejects", "gives-nan"))
+    assert (counted.body, counted.prompt_tokens, counted.output_tokens) == ({"text": "hi"}, 7, 30)
+    assert (rejected.status, rejected.reason, rejected.attempt) == ("failed", "handler_failed", 1)
+    assert rejected.error == "NotRetryableError: no such voice"
+    assert (no_json.reason, no_json.attempt) == ("handler_failed", 1)
+    assert no_json.error == (
+        "the handler's answer: body.scores[1]: is nan, which JSON cannot say; give null or leave it out"
+    )

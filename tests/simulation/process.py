@@ -103,7 +103,7 @@ class SimulatedWorker(Worker):
     def _make_signals(self) -> Any:
         return _NoSignals()
 
-    def _make_ops(self) -> Any:
+    def _make_ops(self, _loop: Any) -> Any:
         return _NoOps()
 
     @property

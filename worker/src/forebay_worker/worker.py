@@ -12,6 +12,8 @@ import math
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -54,7 +56,8 @@ from forebay_worker.intake.partitions import HandedOver, Source
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit
 from forebay_worker.intake.results_reader import LookingConsumer, ResultsReader
 from forebay_worker.ops.gauges import Gauges, gather
-from forebay_worker.ops.metrics import Collector
+from forebay_worker.ops.loop_watch import LoopWatch, look_at
+from forebay_worker.ops.metrics import Collector, LoopCollector
 from forebay_worker.ops.server import OpsServer
 from forebay_worker.ops.status import (
     breaker_status,
@@ -87,6 +90,9 @@ STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
 DENIED_AGAIN_SECONDS = 5.0
+
+HELD_SECONDS_BEFORE_UNREADY = 5.0
+"""A handler that blocks for so long is named by /readyz, too."""
 
 FETCH_BYTES = 64 * 1024
 LOOK_KILOBYTES = 16 * 1024
@@ -135,6 +141,7 @@ class Worker:
         self._ops_port = 0
         self._coordination: Coordination | None = None
         self._share_until = math.inf
+        self._request_of: Callable[[asyncio.Task[Any]], str | None] = lambda _: None
 
     async def run(self) -> None:
         """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` when it cannot start."""
@@ -177,7 +184,7 @@ class Worker:
             send=self._reporter.send_capacity,
         )
         self._hand_overs = HandOvers(worker_id=self._settings.worker_id, send=self._reporter.send_notice)
-        ops = self._make_ops()
+        ops = self._make_ops(loop)
         self._ops_port = await ops.start(host=self._settings.ops_host, port=self._settings.ops_port)
         self._backend: Backend = (
             HttpBackend(http_options(self._settings))
@@ -185,6 +192,7 @@ class Worker:
             else HandlerBackend(self._handler, run_in_child=partial(run_in_child, str(self._settings.handler)))
         )
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._tracing.around(self._backend))
+        self._request_of = self._executor.request_of
         await self._signals.start()
         try:
             await self._learn_broker_time()
@@ -444,11 +452,19 @@ class Worker:
     def _read_signals(self, now: float) -> tuple[EngineReading | None, GpuReading | None]:
         return self._signals.latest_engine(now), self._signals.latest_gpu(now)
 
-    def _make_ops(self) -> OpsServer:
+    def _make_ops(self, loop: asyncio.AbstractEventLoop) -> OpsServer:
+        thread_id = threading.get_ident()
+        self._watch = LoopWatch(
+            ask=loop.call_soon_threadsafe,
+            look=lambda: look_at(loop, thread_id, self._request_of),
+            clock=time.monotonic,
+            whose=self._whose_code,
+        )
+        live = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=live)
+        live.register(LoopCollector(pool=self._pool.name, watch=self._watch, clock=time.monotonic))
         registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        GCCollector(registry=registry)
         registry.register(
             Collector(
                 pool=self._pool.name,
@@ -458,27 +474,43 @@ class Worker:
                 gauges=self._gauges,
             )
         )
-        return OpsServer(registry=registry, not_alive=self._not_alive, not_ready=self._not_ready, status=self._status)
+        return OpsServer(
+            registry=registry,
+            live=live,
+            not_alive=self._not_alive,
+            not_ready=self._not_ready,
+            status=self._status,
+            watch=self._watch,
+        )
+
+    @property
+    def _whose_code(self) -> str:
+        return "backend" if self._handler is None else "handler"
 
     def _not_alive(self) -> list[str]:
         now = self._clock.monotonic()
-        beats = {f"intake {name}": intake.heartbeat for name, intake in self._intakes.items()}
+        beats = {f"intake {name}": intake.heartbeat for name, intake in list(self._intakes.items())}
         beats["loop"] = self._loop_heartbeat
-        return [
+        problems = [
             f"{name} has not turned for {now - beat:.0f} s"
             for name, beat in beats.items()
             if now - beat > HEARTBEAT_SECONDS_MAX
         ]
+        if now - beats["loop"] > HEARTBEAT_SECONDS_MAX and (words := self._watch.words(time.monotonic())) is not None:
+            problems.append(words)
+        return problems
 
     def _not_ready(self) -> list[str]:
         if self._drain.is_set():
             return ["draining"]
+        # On the operations port's thread: only what any thread may read.
+        intakes = list(self._intakes.items())
         problems = [
             f"{name}: the group has not assigned partitions yet"
-            for name, intake in self._intakes.items()
+            for name, intake in intakes
             if not intake.assigned_once and self._clock.monotonic() < self._share_until
         ]
-        problems += [trouble for intake in self._intakes.values() for trouble in intake.troubles]
+        problems += [trouble for _, intake in intakes for trouble in intake.troubles]
         if self._coordination is not None:
             problems += self._coordination.troubles
         if self._schemas is not None and self._schemas.trouble is not None:
@@ -488,6 +520,9 @@ class Worker:
         if not self._reporter.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
         problems += credentials_refused(self._dispatcher)
+        now = time.monotonic()
+        if self._watch.held_seconds(now) >= HELD_SECONDS_BEFORE_UNREADY and (words := self._watch.words(now)):
+            problems.append(words)
         return problems + self._cluster.troubles
 
     def _gauges(self) -> Gauges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from forebay_schemas.errors import UsageError
 from forebay_schemas.runtime.bind_errors import cannot_listen
+from forebay_worker.ops.loop_watch import NOBODY, LoopWatch
 from forebay_worker.ops.server import OpsServer
 
 IN_USE = OSError(98, "Address already in use")
@@ -38,7 +40,9 @@ def test_the_setting_at_fault_is_named(error: OSError | UnicodeError, setting: s
 )
 def test_a_worker_names_what_keeps_its_port_from_listening(host: str, setting: str) -> None:
     async def listen(port: int) -> None:
-        ops = OpsServer(registry=CollectorRegistry(), not_alive=list, not_ready=list, status=dict)
+        registry = CollectorRegistry()
+        watch = LoopWatch(ask=lambda _: None, look=lambda: NOBODY, clock=time.monotonic, whose="handler")
+        ops = OpsServer(registry=registry, live=registry, not_alive=list, not_ready=list, status=dict, watch=watch)
         with pytest.raises(UsageError, match=f"FOREBAY_OPS_{setting}"):
             await ops.start(host=host, port=port)
 

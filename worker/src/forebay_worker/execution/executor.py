@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import structlog
 
@@ -67,6 +68,14 @@ class Executor:
     def runner_count(self) -> int:
         """How many runners there are; after `give_back`, those whose handler does not let go."""
         return len(self._tasks)
+
+    def request_of(self, task: asyncio.Task[Any]) -> str | None:
+        """Which request a task runs; None for a task that is no runner. From any thread."""
+        for key, running in list(self._running.items()):
+            if running is task:
+                work = self._dispatcher.running.get(key)
+                return None if work is None else work.request_id
+        return None
 
     async def give_back(self) -> None:
         """Cancels what still runs; those requests stay unfinished, for another worker."""

@@ -20,9 +20,20 @@ from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.runtime.metrics import Histogram, Sheet, counter, gauge, histogram
 from forebay_worker.dispatch.blame import Cause
 from forebay_worker.ops.gauges import Gauges
+from forebay_worker.ops.loop_watch import LoopWatch
 from forebay_worker.telemetry.stats import Stats
 
-METRICS: Final = (
+LOOP_METRICS: Final = (
+    gauge(
+        "forebay_event_loop_held_seconds", "For how long code has held the worker's event loop by now; 0 while it turns"
+    ),
+    counter(
+        "forebay_event_loop_holds_total", "Times that it was held for a second or longer, as a handler does that blocks"
+    ),
+)
+"""Those that are shown while the event loop is held, too."""
+
+_LOOP_OWNED: Final = (
     counter("forebay_received_total", "Records taken from Kafka", "tier"),
     counter("forebay_started_total", "Executions started", "tier"),
     counter("forebay_retries_total", "Failed executions that are tried again", "tier"),
@@ -149,6 +160,8 @@ METRICS: Final = (
     gauge("forebay_build_info", "Always 1; what runs here", "version", "python", "worker"),
 )
 
+METRICS: Final = (*_LOOP_OWNED, *LOOP_METRICS)
+
 _Add = Callable[..., None]
 
 _BY_TIER: Final = {
@@ -219,7 +232,7 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         self._stats.fold()
-        sheet = Sheet(METRICS)
+        sheet = Sheet(_LOOP_OWNED)
         add = partial(sheet.add, self._pool)
         _add_counts(add, self._stats)
         now = self._gauges()
@@ -230,6 +243,25 @@ class Collector:
         _add_signals(add, now)
         _add_rest(add, now)
         add("forebay_build_info", 1, *self._build)
+        yield from sheet.families()
+
+
+class LoopCollector:
+    """Shows how the event loop turns; not on that loop."""
+
+    def __init__(self, *, pool: str, watch: LoopWatch, clock: Callable[[], float]) -> None:
+        self._pool = pool
+        self._watch = watch
+        self._clock = clock
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, as with `Collector`."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        sheet = Sheet(LOOP_METRICS)
+        sheet.add(self._pool, "forebay_event_loop_held_seconds", self._watch.held_seconds(self._clock()))
+        sheet.add(self._pool, "forebay_event_loop_holds_total", self._watch.holds_total)
         yield from sheet.families()
 
 

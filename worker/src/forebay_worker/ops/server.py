@@ -1,52 +1,124 @@
-"""The worker's own HTTP port: /livez, /readyz, /metrics and /status."""
+"""The worker's own HTTP port: /livez, /readyz, /metrics and /status, on a thread and an event loop of their own.
+
+So it answers while the worker's event loop is held, and says by whom. What that loop's thread owns is read on it alone:
+/metrics and /status are written there when they are asked for, and are as they were last written while it is held.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, Final
 
 import msgspec
+import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from forebay_schemas.runtime.bind_errors import cannot_listen
+from forebay_worker.ops.loop_watch import STEP_SECONDS, LoopWatch
 
 Check = Callable[[], list[str]]
 
+ASK_SECONDS: Final = 0.5
+"""For the worker's loop to write a page; whoever asks may have a second of patience."""
+
+KEEP_SECONDS: Final = 5.0
+"""A page that nobody asks for is written so often all the same: what is shown of a loop that is held is no older."""
+
+STOP_SECONDS_MAX: Final = 5.0
+
+log = structlog.get_logger("forebay.worker")
+
 
 class OpsServer:
-    """Serves the four pages on the event loop. ``not_alive`` and ``not_ready`` return what is wrong, [] for nothing."""
+    """Serves the four pages.
+
+    ``not_alive`` and ``not_ready`` return what is wrong, [] for nothing; they are called on the port's own thread.
+    ``registry`` and ``status`` are read on the event loop that starts the server, ``live`` on the port's thread.
+    """
 
     def __init__(
-        self, *, registry: CollectorRegistry, not_alive: Check, not_ready: Check, status: Callable[[], dict[str, Any]]
+        self,
+        *,
+        registry: CollectorRegistry,
+        live: CollectorRegistry,
+        not_alive: Check,
+        not_ready: Check,
+        status: Callable[[], dict[str, Any]],
+        watch: LoopWatch,
     ) -> None:
-        self._registry = registry
+        """Must be called in the event loop of the worker."""
+        loop = asyncio.get_running_loop()
+        self._live = live
         self._not_alive = not_alive
         self._not_ready = not_ready
-        self._status = status
-        self._runner: web.AppRunner | None = None
+        self._watch = watch
+        self._metrics = _Page(lambda: generate_latest(registry), loop=loop)
+        self._status = _Page(lambda: msgspec.json.encode(status()), loop=loop)
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] = lambda: None
 
     async def start(self, *, host: str, port: int) -> int:
         """Listens; returns the port. Raises ``UsageError`` when it cannot."""
-        app = web.Application()
-        app.router.add_get("/livez", self._livez)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/status", self._get_status)
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
-        try:
-            await site.start()
-        except (OSError, UnicodeError) as error:
-            await self._runner.cleanup()
-            raise cannot_listen(error, host=host, port=port, setting="FOREBAY_OPS") from None
-        return int(self._runner.addresses[0][1])
+        started: Future[int] = Future()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(host, port, started)), name="operations", daemon=True
+        )
+        thread.start()
+        found = await asyncio.wrap_future(started)
+        self._thread = thread
+        return found
 
     async def stop(self) -> None:
         """Closes the port."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._thread is not None:
+            self._stop()
+            await asyncio.to_thread(self._thread.join, STOP_SECONDS_MAX)
+
+    async def _serve(self, host: str, port: int, started: Future[int]) -> None:
+        app = web.Application()
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/metrics", self._get_metrics)
+        app.router.add_get("/status", self._get_status)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except (OSError, UnicodeError) as error:
+            await runner.cleanup()
+            started.set_exception(cannot_listen(error, host=host, port=port, setting="FOREBAY_OPS"))
+            return
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        tasks = [asyncio.create_task(self._follow(stopping)), asyncio.create_task(self._keep(stopping))]
+        started.set_result(int(runner.addresses[0][1]))
+        await stopping.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await runner.cleanup()
+
+    async def _follow(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            try:
+                self._watch.step(time.monotonic(), cpu_seconds=time.process_time())
+            except Exception:
+                log.exception("a look at the event loop failed")
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def _keep(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            await asyncio.sleep(KEEP_SECONDS)
+            for page in (self._metrics, self._status):
+                try:
+                    await page.read()
+                except Exception as error:  # noqa: BLE001 - whoever asks for the page is told
+                    log.debug("a page could not be written", error=repr(error))
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return _checked(self._not_alive())
@@ -54,11 +126,54 @@ class OpsServer:
     async def _readyz(self, _request: web.Request) -> web.Response:
         return _checked(self._not_ready())
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"content-type": CONTENT_TYPE_LATEST})
+    async def _get_metrics(self, _request: web.Request) -> web.Response:
+        body = await self._metrics.read() or b""
+        return web.Response(body=body + generate_latest(self._live), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _get_status(self, _request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(self._status()), content_type="application/json")
+        body = await self._status.read()
+        if body is None:
+            return _checked([self._watch.words(time.monotonic()) or "the event loop has not begun to turn"])
+        now = time.monotonic()
+        of_loop = {**self._watch.status(now), "document_age_seconds": round(self._status.age_seconds(now), 3)}
+        # The document is an object that is not empty.
+        body = body[:-1] + b',"event_loop":' + msgspec.json.encode(of_loop) + b"}"
+        return web.Response(body=body, content_type="application/json")
+
+
+class _Page:
+    """A page that only the worker's event loop can write."""
+
+    def __init__(self, write: Callable[[], bytes], *, loop: asyncio.AbstractEventLoop) -> None:
+        self._write = write
+        self._loop = loop
+        self._last: bytes | None = None
+        self._written_at = 0.0
+
+    async def read(self) -> bytes | None:
+        """As it is now, or as it was last written while the loop is held; None if it never was."""
+        asked: Future[bytes] = Future()
+        self._loop.call_soon_threadsafe(self._write_for, asked)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                self._last = await asyncio.wrap_future(asked)
+            self._written_at = time.monotonic()
+        except TimeoutError:
+            pass
+        return self._last
+
+    def age_seconds(self, now: float) -> float:
+        """Of what `read` returned last."""
+        return max(0.0, now - self._written_at)
+
+    def _write_for(self, asked: Future[bytes]) -> None:
+        """On the worker's loop."""
+        if not asked.set_running_or_notify_cancel():
+            return  # whoever asked has gone
+        try:
+            asked.set_result(self._write())
+        except Exception as error:  # noqa: BLE001 - it is the asker's
+            asked.set_exception(error)
 
 
 def _checked(problems: list[str]) -> web.Response:

@@ -54,6 +54,7 @@ def _overview(document: Mapping[str, Any]) -> str:
     rows = [
         ("worker", f"{document['worker']}, pool {document['pool']}, {document['state']}"),
         ("limited by", _limitation(document["limited_by"])),
+        *_held(document.get("event_loop")),
         ("in flight", _in_flight(document)),
         ("policy", f"{pacing['policy']}, target {aim}"),
         ("breaker", f"{breaker['state']}, opened {breaker['opened']} times{broken}"),
@@ -62,6 +63,15 @@ def _overview(document: Mapping[str, Any]) -> str:
         ("clock skew", _NONE if skew is None else f"{skew / 1000:.3f} s"),
     ]
     return _aligned(rows)
+
+
+def _held(loop: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Nothing while the worker's event loop turns."""
+    if loop is None or not loop["held_seconds"]:
+        return []
+    whose = "" if loop["request_id"] is None else f" by request {loop['request_id']}"
+    age = f"what is shown here is {_seconds(loop['document_age_seconds'])} old"
+    return [("event loop", f"held for {_seconds(loop['held_seconds'])}{whose}: nothing starts or ends; {age}")]
 
 
 def _in_flight(document: Mapping[str, Any]) -> str:
