@@ -421,3 +421,39 @@ def test_a_status_of_an_older_worker_without_a_fix_can_be_shown() -> None:
     document = Desk().document()
     document["breaker"] = {"state": "open", "opened": 2, "error": "connection refused"}
     assert "breaker      open, opened 2 times: connection refused" in lines_of(document)
+
+
+def test_what_waits_for_a_commit_before_it_starts_is_shown_as_waiting() -> None:
+    """It was shown as running, for as long as an open breaker held it up, too."""
+    desk = Desk()
+    assignment = make_assignment(Tier.MID)
+    assignment.claims.is_announced = False
+    desk.dispatcher.accept([make_work(assignment, offset=offset, ttl_ms=3_600_000) for offset in range(3)])
+    desk.start()
+    assert len(desk.dispatcher.named_starts) == 3
+    assert [desk.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
+    desk.accept(Tier.HIGH, 1)
+    desk.start()
+    [probe] = desk.dispatcher.running.values()
+    desk.dispatcher.failed(probe, REFUSED)
+    assignment.claims.is_announced = True
+    desk.start()
+    assert [desk.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
+    assert desk.limits()[Tier.MID] == "breaker"
+
+
+def test_the_text_says_that_the_event_loop_is_held_and_how_old_the_rest_is() -> None:
+    of_loop = {"held_seconds": 12.25, "request_id": "r-7", "holds": 0, "document_age_seconds": 14.0}
+    lines = lines_of(Desk().document() | {"event_loop": of_loop})
+    held = "held for 12.25 s by request r-7: nothing starts or ends; what is shown here is 14.00 s old"
+    assert f"event loop   {held}" in lines
+    of_loop["held_seconds"] = 0.0
+    assert not [line for line in lines_of(Desk().document() | {"event_loop": of_loop}) if "event loop" in line]
+
+
+def test_a_handler_that_tells_its_tokens_is_shown_with_them() -> None:
+    desk = Desk()
+    desk.accept(Tier.MID, 20)
+    desk.start()
+    desk.answer_all(after_seconds=1)
+    assert "an output token, lately" in status_text(desk.document() | {"backend": "handler"})

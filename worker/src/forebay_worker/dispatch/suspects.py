@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from forebay_schemas.contract.tiers import Tier
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
@@ -52,6 +53,10 @@ class NamedStarts:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def of_tier(self, tier: Tier) -> int:
+        """How many of the tier there are."""
+        return sum(work.tier is tier for _, work in self._held)
 
     def hold(self, work: Work, now: float) -> None:
         """Adds a claimed request, and asks for the commit."""

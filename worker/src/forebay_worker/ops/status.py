@@ -27,7 +27,7 @@ def limitation_of(dispatcher: Dispatcher, tier: Tier, now: float) -> Limitation 
     ``now``: monotonic seconds.
     """
     lanes, gate, running = dispatcher.lanes, dispatcher.gate, len(dispatcher.running)
-    if not len(lanes[tier]):
+    if not _waiting(dispatcher, tier):
         return None
     of_all = dispatcher.limited_by(now)
     if of_all is not None or tier is Tier.HIGH or dispatcher.breaker.state is not BreakerState.CLOSED:
@@ -120,13 +120,13 @@ def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: in
     work_seconds, waits = dispatcher.shedder.work_seconds(), dispatcher.shedder.waits()
     return {
         tier: {
-            "waiting": len(dispatcher.lanes[tier]),
+            "waiting": _waiting(dispatcher, tier),
             "waiting_bytes": dispatcher.lanes[tier].size_bytes,
             "oldest_seconds": _age_seconds(dispatcher.lanes[tier].oldest_enqueued_at, now_ms),
             "work_seconds": _rounded(work_seconds.get(tier)),
             "estimated_wait_seconds": _rounded(waits.get(tier)),
             "lookahead_records": dispatcher.lookahead.credits[tier].capacity_records,
-            "running": dispatcher.running_by_tier[tier],
+            "running": dispatcher.running_by_tier[tier] - dispatcher.named_starts.of_tier(tier),
             "limited_by": shown(limitation_of(dispatcher, tier, now)),
             "deadline_missed": sum(stats.outcomes.get((tier, reason), 0) for reason in _MISSED),
             "doomed": stats.outcomes.get((tier, Reason.DEADLINE_UNREACHABLE), 0),
@@ -138,6 +138,11 @@ def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: in
         }
         for tier in TIERS
     }
+
+
+def _waiting(dispatcher: Dispatcher, tier: Tier) -> int:
+    """What was taken out of its lane and waits for a commit before it starts does not run."""
+    return len(dispatcher.lanes[tier]) + dispatcher.named_starts.of_tier(tier)
 
 
 def running_status(dispatcher: Dispatcher, *, now: float, now_ms: int) -> list[dict[str, Any]]:
