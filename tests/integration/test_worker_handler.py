@@ -98,17 +98,21 @@ def test_a_handler_that_blocks_is_named_and_the_operations_port_answers_meanwhil
     payload = {"do": "block_at_gate", "gate": "blocked", "folder": str(tmp_path)}
     handled.pool.submit(Tier.HIGH, envelope("blocks", payload=payload))
     worker = handled.worker
-    wait_until("a held loop", lambda: worker.metric("forebay_event_loop_held_seconds") > 1)
-    status = worker.status()
-    assert status["event_loop"]["request_id"] == "blocks"
-    assert status["event_loop"]["held_seconds"] > 1
-    assert worker.get("/livez") == (200, "ok\n")
-    said = wait_until("a port that says so", lambda: found[1] if (found := worker.get("/readyz"))[0] == 503 else None)
-    assert said is not None
-    assert "s by the handler of request blocks at handlers.py:" in said
-    assert "in obey; call what blocks by asyncio.to_thread" in said
-    wait_until("a line while it blocks", lambda: worker.logged(f"a handler holds {BLOCKS}"))
-    (tmp_path / "open-blocked").touch()
+    try:
+        wait_until("a held loop", lambda: worker.metric("forebay_event_loop_held_seconds") > 1)
+        status = worker.status()
+        assert status["event_loop"]["request_id"] == "blocks"
+        assert status["event_loop"]["held_seconds"] > 1
+        assert worker.get("/livez") == (200, "ok\n")
+        said = wait_until(
+            "a port that says so", lambda: found[1] if (found := worker.get("/readyz"))[0] == 503 else None
+        )
+        assert said is not None
+        assert "s by the handler of request blocks at handlers.py:" in said
+        assert "in obey; call what blocks by asyncio.to_thread" in said
+        wait_until("a line while it blocks", lambda: worker.logged(f"a handler holds {BLOCKS}"))
+    finally:
+        (tmp_path / "open-blocked").touch()
     assert handled.pool.result("blocks").status == "completed"
     [line] = wait_until("a line afterwards", lambda: worker.logged(f"a handler held {BLOCKS}"))
     assert line["request_id"] == "blocks"

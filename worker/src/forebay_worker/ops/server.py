@@ -113,12 +113,12 @@ class OpsServer:
 
     async def _keep(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            await asyncio.sleep(KEEP_SECONDS)
             for page in (self._metrics, self._status):
                 try:
                     await page.read()
                 except Exception as error:  # noqa: BLE001 - whoever asks for the page is told
                     log.debug("a page could not be written", error=repr(error))
+            await asyncio.sleep(KEEP_SECONDS)
 
     async def _livez(self, _request: web.Request) -> web.Response:
         return _checked(self._not_alive())
