@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -36,6 +36,12 @@ def assert_keys(status: object) -> None:
     assert {path for path in known - found if path.rpartition(".")[0] in objects} == set(), "keys that are gone"
 
 
+def full(status: dict[str, Any]) -> dict[str, Any] | None:
+    """The document, once four run and two wait."""
+    mid = status["tiers"]["mid"]
+    return status if (mid["running"], mid["waiting"]) == (4, 2) else None
+
+
 def test_a_worker_without_work_is_alive_and_ready(served: Served) -> None:
     assert served.worker.get("/livez") == (200, "ok\n")
     assert served.worker.get("/readyz") == (200, "ok\n")
@@ -46,8 +52,8 @@ def test_status_says_what_runs_and_what_waits(served: Served) -> None:
     ids = [f"status-{number}" for number in range(6)]
     with frozen(served.engine.process):
         served.pool.submit(Tier.MID, *map(envelope, ids))
-        wait_until("a full worker", lambda: served.worker.waiting()[Tier.MID] == 2)
-        status = served.worker.status()
+        status = wait_until("a full worker", lambda: full(served.worker.status()))
+    assert status is not None
     assert status["worker"] == "worker-1"
     assert status["pool"] == served.pool.name
     assert status["state"] == "working"
