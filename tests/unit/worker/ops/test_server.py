@@ -81,7 +81,7 @@ def test_what_the_loop_owns_is_read_on_the_loop_and_as_it_is_now() -> None:
         async with Port() as port:
             first = await asyncio.to_thread(port.status)
             second = await asyncio.to_thread(port.status)
-            assert (first["written"], second["written"]) == (1, 2)
+            assert first["written"] < second["written"] == len(port.written_by)
             assert set(port.written_by) == {threading.get_ident()}
             assert second["event_loop"]["held_seconds"] == 0
             assert second["event_loop"]["document_age_seconds"] < 1
