@@ -129,6 +129,15 @@ class BacklogFollower:
                 room = min(room, WAIT_SECONDS_MAX[lower] * rate - self._waiting(lower))
         return max(0, int(min(room, _ANY)))
 
+    @property
+    def knows_why(self) -> bool:
+        """Whether `why_full` is more than that the rate is not known yet."""
+        if self._load is None:
+            return False
+        rate = self.finished_per_second
+        is_measured = rate is not None and rate >= STANDSTILL_PER_SECOND
+        return is_measured or self._load.at_seconds - self._moved_at_seconds >= DOUBT_SECONDS
+
     def why_full(self, tier: Tier) -> str:
         """Why there is no room in it, for a person."""
         if self._load is None:
@@ -136,7 +145,7 @@ class BacklogFollower:
         ahead = self._waiting(tier)
         rate = self.finished_per_second
         if rate is None or rate < STANDSTILL_PER_SECOND:
-            if self._load.at_seconds - self._moved_at_seconds < DOUBT_SECONDS:
+            if not self.knows_why:
                 return f"{ahead:,} wait in {tier}, and how fast they go is not known yet"
             return f"{ahead:,} wait in {tier} and nothing gets finished: does a worker run?"
         return f"{ahead:,} wait in {tier}, {ahead / rate:.1f} s of work at {rate:.1f}/s: more would make others late"

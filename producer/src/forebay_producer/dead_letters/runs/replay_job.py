@@ -272,7 +272,7 @@ class ReplayJob:
         if self._waiting_since is None:
             self._waiting_since = now
             self._told_full = False
-        if not self._told_full and now - self._waiting_since > LOOK_SECONDS:
+        if not self._told_full and self._follower.knows_why and now - self._waiting_since > LOOK_SECONDS:
             self._told_full = True
             self._tell(f"waiting: {why}")
         self._show(f"{self._so_far()}; waiting: {why}")

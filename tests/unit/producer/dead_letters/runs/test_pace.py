@@ -89,6 +89,7 @@ def test_whether_a_worker_runs_is_asked_after_some_seconds_in_which_nothing_ende
         seen.observe(Load(at_seconds=second, waiting={HIGH: 0, MID: 10, LOW: 0}, finished=finished))
         seen.finished_per_second = 0.0
         asked.append("does a worker run?" in seen.why_full(MID))
+        assert seen.knows_why is asked[-1], "it is told of once, so not before"
     assert asked == [False] * 8 + [True] * 4
 
 
