@@ -239,7 +239,7 @@ def test_what_is_no_backend_is_told_from_one_that_hangs_or_speaks_no_tls() -> No
 def test_a_handler_that_cannot_be_used_is_named() -> None:
     words = {
         "harness.no_such_module:f": "cannot be imported",
-        "harness.handlers:TESTS_HAVE_NONE": "is no async function",
+        "harness.handlers:TESTS_HAVE_NONE": "has no TESTS_HAVE_NONE",
         "os:getcwd": "is no async function",
     }
     settings = {"FOREBAY_BOOTSTRAP_SERVERS": nobody(), **HANDLER}
