@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from forebay_schemas.errors import ExitCode
-from forebay_schemas.runtime.terminal import printable_json
+from forebay_schemas.runtime.terminal import printable, printable_json
 
 CONNECTION_CHECK: Final = "kafka.connection"
 """The check whose failure means that no broker can be reached: exit code 3."""
@@ -97,4 +97,4 @@ def named(names: Sequence[str], *, shown: int = 4) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return printable(" ".join(text.split()))

@@ -77,7 +77,7 @@ def test_text_names_what_to_do_below_and_keeps_to_one_line_each() -> None:
     text = findings_text([ok("topics", "all there"), failed("backend", "it says\n\x1b[31mno", fix="ask it\nagain")])
     assert text.splitlines() == [
         "ok       topics   all there",
-        "failed   backend  it says [31mno",
+        r"failed   backend  it says \x1b[31mno",
         "                  -> ask it again",
     ]
 
