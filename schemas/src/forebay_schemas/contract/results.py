@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -11,6 +12,10 @@ from forebay_schemas.errors import ForebayError
 
 ERROR_CHARS_MAX = 2_000
 """A result's error text is cut to this length."""
+
+
+# Python's own bound for int() is 4,300, and int() of many takes long.
+_DIGITS_MAX = 300
 
 
 class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -25,7 +30,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     - ``prompt_tokens``, ``output_tokens``: as the backend counted them.
     - ``finished_at``: epoch milliseconds on the brokers' clock.
     - ``error``: for people, at most ``ERROR_CHARS_MAX`` characters.
-    - ``body``: the backend's JSON answer, else None.
+    - ``body``: the backend's JSON answer, else None. A number in it that is beyond Python's is an infinity.
     """
 
     request_id: str
@@ -51,6 +56,10 @@ class ResultError(ForebayError, ValueError):
     reason = "undecodable"
 
 
+class _Unread(Result, frozen=True, gc=False, kw_only=True):
+    body: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class ResultOf(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Which request a result is of: as it was submitted (0), or as it was replayed for the n-th time."""
 
@@ -60,6 +69,7 @@ class ResultOf(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Result)
+_unread_decoder = msgspec.json.Decoder(_Unread)
 _of_decoder = msgspec.json.Decoder(ResultOf)
 
 
@@ -90,7 +100,27 @@ def decode_result(value: bytes | None) -> Result:
     try:
         return _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ResultError(f"not a result: {error}") from None
+        try:
+            return _with_strange_numbers(value)
+        except (ValueError, RecursionError):  # msgspec's errors and UnicodeDecodeError are ValueErrors
+            raise ResultError(f"not a result: {error}") from None
+
+
+def _with_strange_numbers(value: bytes) -> Result:
+    """The result whose body holds 1e999 or an integer of thousands of digits: JSON, but nothing that msgspec reads.
+    Whoever waits for it must learn of it all the same."""
+    unread = _unread_decoder.decode(value)
+    body = json.loads(bytes(unread.body), parse_int=_int_of, parse_constant=_refuse)
+    fields = {name: getattr(unread, name) for name in Result.__struct_fields__}
+    return Result(**{**fields, "body": body})
+
+
+def _int_of(digits: str) -> float:
+    return int(digits) if len(digits) <= _DIGITS_MAX else float(digits)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def decode_result_of(value: bytes | None) -> ResultOf | None:

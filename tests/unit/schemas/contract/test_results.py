@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -96,3 +97,12 @@ def test_an_older_reader_takes_newer_fields_and_reasons() -> None:
     assert decode_result(value) == FULL
     newer = msgspec.json.encode(REQUIRED | {"status": "failed", "reason": "invented_later"})
     assert decode_result(newer).reason == "invented_later"
+
+
+@pytest.mark.parametrize(
+    ("number", "read"), [("1e999", math.inf), ("-1e999", -math.inf), ("9" * 5_000, math.inf), ("9" * 300, 10**300 - 1)]
+)
+def test_a_number_that_is_beyond_python_hides_no_outcome(number: str, read: float) -> None:
+    body = msgspec.Raw(f'{{"a": [{number}], "b": "x"}}'.encode())
+    value = encode_result(msgspec.structs.replace(FULL, body=body))
+    assert decode_result(value) == msgspec.structs.replace(FULL, body={"a": [read], "b": "x"})

@@ -10,13 +10,23 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from forebay_worker.answers.endpoints import Shape
-from forebay_worker.answers.errors import failure_of, is_give_up, lacking, reported_error
-from forebay_worker.answers.verdict import Completed, Failed, Verdict, bad_response, completed, given_up
+from forebay_worker.answers.errors import failure_of, is_give_up, is_rpc_error, lacking, reported_error
+from forebay_worker.answers.verdict import (
+    Completed,
+    Failed,
+    Verdict,
+    bad_response,
+    broken_off,
+    completed,
+    given_up,
+)
 
 _NOTHING: Final = msgspec.Raw(b"")
 _PLAIN_ENDS: Final = frozenset({None, "stop", "length", "tool_calls", "content_filter", "function_call"})
 _WHOLE_STATUSES: Final = frozenset({None, "completed", "incomplete"})
 _UNFINISHED_STATUSES: Final = frozenset({"in_progress", "queued"})
+# Where an array's last element would report an error.
+_TAIL_BYTES: Final = 8_192
 _EMPTY: Final[tuple[object, ...]] = (None, "", [], {})
 
 
@@ -60,6 +70,8 @@ class _Native(msgspec.Struct, gc=False):
 class _Other(_Beside, kw_only=True):
     # SGLang's own /generate says here how it ended.
     meta_info: _Native | None = None
+    done: Any = None
+    success: Any = None
 
 
 _choices_decoder = msgspec.json.Decoder(_Choices)
@@ -96,6 +108,9 @@ def judge_value(value: Any, shape: Shape, *, body: bytes | None = None) -> Verdi
         failed = reported_error(value, shape)
         if failed is not None:
             return failed
+    if shape is Shape.OTHER and isinstance(value, list) and value and is_rpc_error(value[-1]):
+        # Google's own API streams an array; what broke it is its last element.
+        return failure_of(value[-1]["error"])
     if shape is Shape.OTHER:
         return _judge_other(value, dumps(value) if body is None else body)
     shown = dumps(value) if body is None else body
@@ -140,7 +155,7 @@ def _look(body: bytes, shape: Shape) -> Completed | None:
             good = _other_is_plain(whole)
         else:
             _raw_decoder.decode(body)
-            return completed(body, None)
+            return None if b'"error"' in body[-_TAIL_BYTES:] else completed(body, None)
     except msgspec.ValidationError:
         return None
     if not good or whole.error or whole.object == "error" or whole.type == "error":
@@ -164,6 +179,8 @@ def _data_are_plain(whole: _Beside, shape: Shape) -> bool:
         values = (datum.embedding,) if shape is Shape.EMBEDDING else (datum.url, datum.b64_json)
         if not any(_is_filled(value, b'["') for value in values):
             return False
+        if shape is Shape.EMBEDDING and b"null" in bytes(datum.embedding):
+            return False
     return bool(whole.data)
 
 
@@ -174,6 +191,8 @@ def _response_is_plain(whole: _Beside) -> bool:
 
 def _other_is_plain(whole: _Beside) -> bool:
     assert isinstance(whole, _Other)
+    if whole.done is False or whole.success is False:
+        return False
     return whole.meta_info is None or not is_give_up(whole.meta_info.finish_reason)
 
 
@@ -212,6 +231,9 @@ def _judge_embeddings(value: dict[str, Any], shown: bytes) -> Failed | None:
         return lacking("data", value, shown=shown)
     if any(not isinstance(datum, dict) or datum.get("embedding") in _EMPTY for datum in data):
         return bad_response("an element of data has no embedding", shown=shown)
+    if any(isinstance(datum["embedding"], list) and None in datum["embedding"] for datum in data):
+        # llama.cpp and others write null where the model made NaN.
+        return bad_response("an embedding has null for a number", shown=shown)
     return None
 
 
@@ -247,6 +269,8 @@ def _judge_other(value: Any, body: bytes) -> Verdict:
         if isinstance(meta_info, dict) and is_give_up(meta_info.get("finish_reason")):
             reason = meta_info["finish_reason"]
             return given_up(reason.get("message") or reason["type"] if isinstance(reason, dict) else reason)
+        if value.get("done") is False and ("response" in value or "message" in value):
+            return broken_off("the stream broke off: its only line says done: false")  # Ollama's
         return completed(body, value.get("usage"))
     return completed(body, None)
 

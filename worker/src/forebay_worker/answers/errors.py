@@ -35,6 +35,31 @@ _STATUSES_OF_WORDS: Final = {
     "invalid_request_error": 400,
     "not_found_error": 404,
     "api_error": 500,
+    # Anthropic, error.type: docs, "Errors".
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+    # Google, error.status: the names of gRPC's codes with the statuses of googleapis/google/rpc/code.proto.
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+    # OpenAI, error.code, which says more than the type beside it.
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "context_length_exceeded": 400,
+    "insufficient_quota": 429,
     # OpenAI, error.code of a response.
     "server_error": 500,
     "rate_limit_exceeded": 429,
@@ -61,17 +86,24 @@ _STATUSES_OF_WORDS: Final = {
 # overload and a crash of a shard too (router/src/infer/mod.rs, into_openai_event).
 _CODE_FIELDS: Final = ("code", "status_code", "status", "statusCode")
 _WORD_FIELDS: Final = ("code", "type", "error_type", "status")
-_MESSAGE_FIELDS: Final = ("message", "msg", "detail", "error", "reason")
+_MESSAGE_FIELDS: Final = ("message", "msg", "detail", "error", "reason", "title")
 
 
 def reported_error(value: dict[str, Any], shape: Shape) -> Failed | None:
     """The verdict on an object that reports an error, else None.
 
     Known shapes: a truthy ``error`` of any type, ``"object": "error"``, ``"type": "error"``. Of another API only an
-    ``error`` that is an object or a text, and ``"object": "error"``: what else its fields mean is not known, and
-    ``"error": 0.13`` may be a measurement.
+    ``error`` that is an object or a text, ``"object": "error"``, and ``errors`` beside ``"success": false``
+    (Cloudflare): what else its fields mean is not known, and ``"error": 0.13`` may be a measurement.
     """
     error = value.get("error")
+    x_groq = value.get("x_groq")
+    if isinstance(x_groq, dict) and x_groq.get("error"):
+        # Groq, why a stream was stopped early: openai-compatible otherwise, with a finish_reason.
+        error = error or x_groq["error"]
+    if value.get("success") is False and value.get("errors"):
+        errors = value["errors"]
+        error = error or (errors[0] if isinstance(errors, list) else errors)
     if error and (shape is not Shape.OTHER or isinstance(error, (dict, str))):
         return failure_of(error, beside=value)
     if value.get("object") == "error" or (shape is not Shape.OTHER and value.get("type") == "error"):
@@ -102,8 +134,21 @@ def is_give_up(finish_reason: object) -> bool:
     return isinstance(finish_reason, str) and finish_reason.lower() in GIVE_UPS
 
 
+def is_rpc_error(value: object) -> bool:
+    """Whether it is Google's ``{"error": {"code", "message", "status"}}`` and nothing else."""
+    if not isinstance(value, dict) or len(value) != 1 or not isinstance(value.get("error"), dict):
+        return False
+    return type(value["error"].get("code")) is int and isinstance(value["error"].get("message"), str)
+
+
 def lacking(field: str, value: object, *, shown: bytes) -> Failed:
-    """The verdict on an object without what the endpoint answers; FastAPI's ``detail`` is quoted when there is one."""
+    """The verdict on an object without what the endpoint answers; FastAPI's ``detail`` is quoted when there is one.
+
+    Where it names a status (problem details of RFC 9457, gateways that write ``{"statusCode": 429, "message": ...}``),
+    it is an error with that status.
+    """
+    if isinstance(value, dict) and _status(value) is not None:
+        return failure_of(value)
     detail = value.get("detail") if isinstance(value, dict) else None
     if detail:
         return bad_response(f"the answer has no {field}, but says", shown=_text(detail).encode(errors="replace"))

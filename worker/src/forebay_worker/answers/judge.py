@@ -33,6 +33,7 @@ EVENT_STREAM: Final = "text/event-stream"
 _LINES_TYPES: Final = ("ndjson", "jsonl", "json-seq", "json-lines")
 _BOM: Final = b"\xef\xbb\xbf"
 _SPACE: Final = b" \t\r\n"
+_DONES: Final = frozenset({DONE, b'"[DONE]"'})
 # What a stream begins with when its content type does not say that it is one.
 _STREAM_STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _STREAM_START_BYTES: Final = 6
@@ -41,6 +42,8 @@ _ERROR_BYTES_MAX: Final = 8 * ERROR_CHARS_MAX
 # A character is six bytes when it is escaped, and two or three in UTF-8.
 _ESCAPED_MAX: Final = 4
 _LOOK_BYTES_MIN: Final = 1024 * 1024
+# Sent so that a connection stays open, with data that is none: "event: ping", "data: 2024-05-01 12:00:00".
+_KEEP_ALIVES: Final = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
 _NO_CONTENT: Final = frozenset({204, 205})
 _ACCEPTED, _PARTIAL = 202, 206
 
@@ -85,6 +88,7 @@ class AnswerReader:
         self._stream: Stream | None = None
         self._done = False
         self._verdict: Verdict | None = None
+        self._encoding: str | None = None
         self._progress = Progress.MORE
         if status in _NO_CONTENT or status == _PARTIAL:
             self._fail(_refusal(status, b""))
@@ -110,9 +114,11 @@ class AnswerReader:
             self._fail(error.failed)
         return self._progress
 
-    def finish(self, end: End) -> Verdict:
-        """The verdict once no more is fed. May be asked for again."""
+    def finish(self, end: End, *, encoding: str | None = None) -> Verdict:
+        """The verdict once no more is fed. May be asked for again. ``encoding``: the content-encoding, where the body
+        broke off because it is none of that."""
         if self._verdict is None:
+            self._encoding = encoding
             try:
                 self._verdict = self._bounded(self._conclude(end))
             except NoAnswerError as error:
@@ -183,7 +189,9 @@ class AnswerReader:
 
     def _take_events(self, events: list[Event]) -> None:
         for event in events:
-            if event.data == DONE:
+            if event.name in _KEEP_ALIVES and self._shape is not Shape.OTHER:
+                continue
+            if event.data in _DONES:
                 self._done = True
                 self._progress = Progress.COMPLETE
                 return
@@ -210,6 +218,8 @@ class AnswerReader:
             return _refusal(self._status, b"".join(self._pieces))
         is_early = end is End.BROKEN or (end is End.GRACE and self._progress is Progress.MORE)
         if is_early and self._progress is not Progress.COMPLETE:
+            if self._encoding is not None:
+                return broken_off(f"the body is not in its content-encoding: {self._encoding}")
             return broken_off("the answer broke off")
         if self._form is _Form.STREAM:
             return self._conclude_stream()

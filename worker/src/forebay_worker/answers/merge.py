@@ -161,6 +161,8 @@ def merge_whole(into: dict[str, Any], chunk: dict[str, Any]) -> None:
         known = into.get(name)
         if type(known) is str and value == known:
             continue  # id, object and model, in each chunk
+        if name == "created" and known and not value:
+            continue  # Azure's notes of its content filter: no id, no model, created at 0
         if known is None or (isinstance(value, (int, float)) and isinstance(known, (int, float))):
             into[name] = list(value) if type(value) is list else value
         elif type(value) is dict and type(known) is dict:

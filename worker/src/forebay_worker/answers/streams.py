@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, Protocol
@@ -75,10 +76,11 @@ def stream_for(shape: Shape, value: Any, *, choices_min: int = 1) -> Stream:
 class _Choice:
     """A choice of a chat or completion, as far as its chunks have come."""
 
-    __slots__ = ("calls", "fields", "finish_reason", "has_message", "message")
+    __slots__ = ("calls", "fields", "finish_reason", "has_message", "message", "whole")
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
+        self.whole: dict[str, Any] = {}
         self.message: dict[str, Any] = {}
         self.calls = ToolCalls()
         self.has_message = False
@@ -88,9 +90,10 @@ class _Choice:
         """Adds a chunk; True when it carried text or tool calls."""
         carried = False
         for name, value in chunk.items():
-            # A server that answers a wish for a stream with one event writes message for delta.
-            if name in ("delta", "message"):
+            if name == "delta":
                 carried = self._take_delta(value) or carried
+            elif name == "message":
+                carried = self._take_whole(value) or carried
             elif name == "finish_reason":
                 # text-generation-inference writes "" in each chunk but the last of a completion.
                 self.finish_reason = value or self.finish_reason
@@ -103,10 +106,28 @@ class _Choice:
     def settled(self, index: int) -> dict[str, Any]:
         message = {}
         if self.has_message:
-            message = {"message": settled(self.message)}
+            deltas = settled(self.message)
             if len(self.calls):
-                message["message"]["tool_calls"] = self.calls.settled()
+                deltas["tool_calls"] = self.calls.settled()
+            message = {"message": _with_whole(deltas, self.whole)}
         return {"index": index, **message, **settled(self.fields)}
+
+    def _take_whole(self, message: Any) -> bool:
+        """Takes the message as it is so far: of a server that answers a wish for a stream with one event, or that
+        repeats beside or behind its deltas what they amount to (Perplexity)."""
+        self.has_message = True
+        if message is None:
+            return False
+        if not isinstance(message, dict):
+            raise UnmergeableError("a message is no object")
+        known = self.whole.get("content") or ""
+        content = message.get("content") or ""
+        if type(content) is not type(known) and known:
+            raise UnmergeableError("the 'content' of 'message' changes its type")
+        if content[: len(known)] != known:
+            raise UnmergeableError("'message' does not go on from the one before")
+        self.whole = message
+        return len(content) > len(known) or bool(message.get("tool_calls"))
 
     def _take_delta(self, delta: Any) -> bool:
         self.has_message = True
@@ -124,6 +145,14 @@ class _Choice:
         return carried
 
 
+def _with_whole(deltas: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+    """The message that deltas amount to, with what only the whole one says."""
+    for name in ("content", "tool_calls"):
+        if deltas.get(name) and whole.get(name) and name == "content" and deltas[name] != whole[name]:
+            raise UnmergeableError("'message' is not what its deltas amount to")
+    return {**whole, **{name: value for name, value in deltas.items() if value or not whole.get(name)}}
+
+
 class ChoiceStream:
     """Chunks of a chat or a completion, merged per choice.
 
@@ -137,6 +166,7 @@ class ChoiceStream:
         self._whole: dict[str, Any] = {}
         self._choices: dict[int, _Choice] = {}
         self._unfinished = 0
+        self._goes_on = False
 
     def take(self, _name: str, value: Any) -> Progress:
         if not isinstance(value, dict):
@@ -154,7 +184,7 @@ class ChoiceStream:
                 carried = self._take_choice(choice, place) or carried
             self.content_chunks += carried
         # An engine that works off many prompts finishes the first before the last has begun.
-        may_end = not self._unfinished and len(self._choices) >= self._choices_min
+        may_end = not self._unfinished and not self._goes_on and len(self._choices) >= self._choices_min
         return Progress.MAY_END if may_end else Progress.MORE
 
     def end(self) -> Verdict:
@@ -190,8 +220,11 @@ class ChoiceStream:
                 raise UnmergeableError(f"more than {CHOICES_MAX} choices")
             choice = self._choices[index] = _Choice()
             self._unfinished += 1
-        was_finished = bool(choice.finish_reason)
+        was_finished, is_first = bool(choice.finish_reason), not choice.fields
         carried = choice.take(chunk)
+        if carried and choice.finish_reason and "message" not in chunk and (was_finished or is_first):
+            # Google's and some relays write "stop" in each chunk: it ends nothing, and only [DONE] or the end does.
+            self._goes_on = True
         if is_give_up(choice.finish_reason):
             raise NoAnswerError(given_up(choice.finish_reason))
         self._unfinished -= bool(choice.finish_reason) and not was_finished
@@ -277,26 +310,57 @@ class DataStream:
         return len(dumps(self._data))
 
 
+def end_mark_of(first: dict[str, Any]) -> Callable[[dict[str, Any]], bool] | None:
+    """What tells the event that makes a stream whole, by the form of its first event; None for an unknown form."""
+    if first.get("type") == "message_start":  # Anthropic's; some relays leave message_stop out
+        return lambda event: (
+            event.get("type") == "message_stop"
+            or (isinstance(event.get("delta"), dict) and bool(event["delta"].get("stop_reason")))
+        )
+    if type(first.get("done")) is bool:  # Ollama's
+        return lambda event: event.get("done") is True
+    if type(first.get("stop")) is bool:  # llama.cpp's /completion
+        return lambda event: event.get("stop") is True
+    if "generated_text" in first and "token" in first:  # text-generation-inference's /generate_stream
+        return lambda event: event.get("generated_text") is not None
+    return None
+
+
 class EventList:
     """Events of an unknown API: its answer is the list of their data, since how to merge them is not known.
 
-    Names of events are not kept: APIs that use them (Anthropic's, OpenAI's) repeat them in the data.
+    Names of events are not kept: APIs that use them (Anthropic's, OpenAI's) repeat them in the data. Where the events
+    are of a known form, it is whole with the event that ends that form.
     """
 
     def __init__(self) -> None:
         self.content_chunks = 0
         self._values: list[Any] = []
+        self._is_end: Callable[[dict[str, Any]], bool] | None = None
+        self._is_whole = False
 
     def take(self, _name: str, value: Any) -> Progress:
-        verdict = judge_value(value, Shape.OTHER, body=b"")
-        if isinstance(verdict, Failed):
-            raise NoAnswerError(verdict)
+        if not self._values and isinstance(value, dict):
+            self._is_end = end_mark_of(value)
+        # A line that is not the last says done: false, which would be half an answer if it were alone.
+        verdict = judge_value(value, Shape.OTHER, body=b"") if self._is_end is None else None
+        failed = verdict if isinstance(verdict, Failed) else None
+        if failed is None and isinstance(value, dict):
+            failed = reported_error(value, Shape.OTHER)
+        if failed is not None:
+            raise NoAnswerError(failed)
         self._values.append(value)
-        return Progress.MORE
+        if self._is_end is not None and isinstance(value, dict) and self._is_end(value):
+            self._is_whole = True
+        if isinstance(value, dict) and value.get("type") == "message_stop":
+            return Progress.COMPLETE
+        return Progress.MAY_END if self._is_whole else Progress.MORE
 
     def end(self) -> Verdict:
         if not self._values:
             return bad_response("the stream has no events")
+        if self._is_end is not None and not self._is_whole:
+            return broken_off("the stream broke off: no event says that it is the last")
         return completed(dumps(self._values), None)
 
     def kept_bytes(self) -> int:

@@ -78,11 +78,17 @@ async def read_answer(
                 ends_at = asyncio.get_running_loop().time() + grace_seconds
     except TimeoutError:
         raise  # it is an OSError too, and the caller's
-    except (aiohttp.ClientPayloadError, OSError):
-        return reader.finish(End.BROKEN)
+    except (aiohttp.ClientPayloadError, OSError) as error:
+        encoding = response.headers.get("content-encoding") if is_undecodable(error) else None
+        return reader.finish(End.BROKEN, encoding=encoding)
     finally:
         if room is not None and is_in_room:
             room.leave()
+
+
+def is_undecodable(error: BaseException) -> bool:
+    """Whether what broke off is not what its content-encoding says."""
+    return isinstance(error.__cause__, aiohttp.http_exceptions.ContentEncodingError)
 
 
 async def read_at_most(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:

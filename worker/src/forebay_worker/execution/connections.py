@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 
 KEPT_ALIVE_SECONDS: Final = 30.0
 AGE_SECONDS: Final = (30.0, 60.0)
@@ -39,6 +41,27 @@ class Exchange:
     def was_stale(self, now: float) -> bool:
         """Whether a failure at ``now``, with nothing received, is that of a connection closed while it was idle."""
         return self.reused_at is not None and now - self.reused_at <= STALE_SECONDS
+
+
+class _QuietWhenIdle(ResponseHandler):
+    """A connection that is not used again once something came on it that nobody had asked for.
+
+    aiohttp (3.14) takes what came meanwhile for the answer to the next request: another one's answer, or the 408 with
+    which a balancer ends an idle connection.
+    """
+
+    def is_connected(self) -> bool:
+        return super().is_connected() and not self.should_close
+
+
+def _quiet(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
+    return _QuietWhenIdle(loop)
+
+
+class _Connector(aiohttp.TCPConnector):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = functools.partial(_quiet, loop=asyncio.get_running_loop())
 
 
 class Lease:
@@ -112,7 +135,7 @@ class Connections:
         connector = (
             aiohttp.TCPConnector(limit=0, force_close=True)
             if force_close
-            else aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE_SECONDS)
+            else _Connector(limit=0, keepalive_timeout=KEPT_ALIVE_SECONDS)
         )
         return aiohttp.ClientSession(
             connector=connector,

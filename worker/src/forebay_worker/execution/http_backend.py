@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape, choices_in, shape_of
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader
-from forebay_worker.answers.verdict import Failed, Verdict
+from forebay_worker.answers.verdict import Failed, Verdict, with_words
 from forebay_worker.execution.answer_body import ANSWER_LIMITS, GRACE_SECONDS, Room, read_answer
 from forebay_worker.execution.api_key import ApiKey
 from forebay_worker.execution.connections import AGE_SECONDS, Connections, Exchange, Timeouts
@@ -23,6 +23,8 @@ from forebay_worker.request.retry_policy import RetryStatuses
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.signals.connection_errors import trouble_words
 
+# What aiohttp unpacks, or what needs no unpacking.
+_ENCODINGS = frozenset({"", "identity", "gzip", "deflate", "br", "zstd"})
 _UNAUTHORIZED = frozenset({401, 403})
 
 
@@ -129,9 +131,11 @@ class HttpBackend:
             problem = "no connection to the backend in time" if connecting else "no answer within the time limit"
             failure = Failure(reason=reason, error=problem, of_backend=connecting, reached=not connecting)
             raise BackendFailed(failure) from None
-        except aiohttp.http_exceptions.HttpProcessingError as error:
-            problem = f"the answer is no HTTP: {error}"
-            raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem)) from None
+        except aiohttp.ClientResponseError as error:
+            # Another protocol (TLS, HTTP/2), broken headers or chunks, an encoding that was not asked for. As a
+            # connection that broke off: whoever answers one so mostly answers all so.
+            problem = with_words("the answer is no HTTP", " ".join(error.message.split()).encode(errors="replace"))
+            raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem, of_backend=True)) from None
         except (aiohttp.ClientError, OSError) as error:
             failure = Failure(
                 reason=Reason.BACKEND_UNAVAILABLE,
@@ -176,6 +180,12 @@ class HttpBackend:
                 choices_asked=choices_in(payload) if is_stream else 1,
             )
             verdict = await read_answer(response, reader, room=self._room, grace_seconds=self._options.grace_seconds)
+            encoding = response.headers.get("content-encoding", "").lower()
+            if isinstance(verdict, Failed) and encoding not in _ENCODINGS:
+                # It came as it was packed, and reads like rubbish.
+                verdict = replace(
+                    verdict, message=with_words(f"content-encoding: {encoding}", verdict.message.encode())
+                )
             headers_given = response.headers
             return _Reply(
                 status=response.status,

@@ -13,6 +13,8 @@ from forebay_worker.request.retry_policy import RetryStatuses
 from forebay_worker.request.work import Failure
 
 _LOCATION_CHARS_MAX: Final = 300
+# A day: of digits without end a float is infinite.
+_RETRY_AFTER_SECONDS_MAX: Final = 86_400.0
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 # 529 is what some providers answer for "overloaded".
 _OF_BACKEND: Final = frozenset({429, 502, 503, 529})
@@ -53,12 +55,12 @@ def retry_after_seconds(retry_after: str | None, date: str | None) -> float | No
     if retry_after is None:
         return None
     if _SECONDS.fullmatch(retry_after.strip()):
-        return float(retry_after)
+        return min(float(retry_after), _RETRY_AFTER_SECONDS_MAX)
     try:
         seconds = (parsedate_to_datetime(retry_after) - parsedate_to_datetime(date or "")).total_seconds()
-    except (ValueError, TypeError):
-        return None
-    return max(0.0, seconds)
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None  # the parser raises all of them
+    return min(max(0.0, seconds), _RETRY_AFTER_SECONDS_MAX)
 
 
 def location_shown(location: str | None) -> str:
