@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
@@ -43,6 +43,11 @@ DONE: Final = frozenset({ControlOutcome.CANCELLED, ControlOutcome.EXPEDITED, Con
 """After these the request is what was asked for."""
 
 
+# What a place can be: another number would fail the look for all that are wanted beside it.
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+_Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
 class Control(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One record of the control topic: ``action`` is wanted of a request.
 
@@ -55,8 +60,8 @@ class Control(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     action: ControlAction
     request_id: str
     topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
+    partition: _Partition | None = None
+    offset: _Offset | None = None
     at: int
     by: str
 
@@ -83,8 +88,8 @@ class Controlled(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     request_id: str
     outcome: ControlOutcome
     topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
+    partition: _Partition | None = None
+    offset: _Offset | None = None
     kind: Literal["controlled"] = "controlled"
 
 
