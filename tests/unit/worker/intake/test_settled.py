@@ -88,6 +88,23 @@ def test_what_has_its_outcome_is_not_run_again_and_the_rest_waits_until_that_is_
     assert bay.committed() == 4
 
 
+def test_each_broken_record_is_answered_although_another_of_the_same_key_was() -> None:
+    """A client's key may be its customer's: what of one of its records ended says nothing of the next."""
+    bay = Bay()
+    for offset, value in enumerate((b"rubbish", b"\xff", None)):
+        bay.consumer.append(
+            MemoryRecord(
+                topic_name=TOPIC, partition_number=0, offset_number=offset, value_bytes=value, key_bytes=b"customer"
+            )
+        )
+    bay.looks.ended.add(("customer", 0))
+    bay.consumer.committed_by_group[P0] = (0, encode_metadata(0, CommitMetadata(outcomes_since_ms=SINCE_MS)))
+    bay.consumer.assign(P0)
+    bay.step(3)
+    assert bay.offsets() == [0, 1, 2]
+    assert {work.request_id for work in bay.handed} == {"customer"}
+
+
 def test_what_came_after_that_owner_died_is_in_no_doubt() -> None:
     bay = crashed(0)
     look_ends(bay, ("0-1", 0))

@@ -80,6 +80,7 @@ def _refuse(work: Work, problem: EnvelopeError) -> bool:
     """Whoever sent it waits for an outcome under the id that it gave, else under the key."""
     if problem.request_id is None:
         problem.request_id = request_id_in_key(work.record.key())
+        work.is_named_by_key = problem.request_id is not None
     work.problem = problem
     return True
 

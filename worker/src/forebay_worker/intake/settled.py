@@ -102,9 +102,9 @@ class Doubts:
         assert doubt is not None
         kind, stamped_ms = work.record.timestamp()
         doubt.used_at = now
-        if work.request_id is None:
+        if work.request_id is None or work.is_named_by_key:
             doubt.judged(work.offset)
-            return Finding.RUN  # it has no outcome under an id, and cannot be executed
+            return Finding.RUN  # it has no outcome under an id of its own, and cannot be executed
         is_beyond = doubt.below is not None and work.offset >= doubt.below
         if (is_beyond or stamped_ms > doubt.began_ms + MARGIN_MS) and not doubt.has_waiting:
             assignment.doubt = None  # nor can any behind it have been run by that owner

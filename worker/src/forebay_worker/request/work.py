@@ -53,6 +53,7 @@ class Work(msgspec.Struct, gc=False):
     Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
     unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
     execution was to take when it started; 0 when unknown. ``executions``: how often it was begun in this worker.
+    ``is_named_by_key``: its own id cannot be used, and its key stands for it: others may have the same.
     ``trace``: tracing's own; None without it."""
 
     record: Record
@@ -83,6 +84,7 @@ class Work(msgspec.Struct, gc=False):
     prefilled_with: int = 0
     in_flight_seconds: float = 0.0
     executions: int = 0
+    is_named_by_key: bool = False
     trace: Traced | None = None
 
     @property
