@@ -147,6 +147,29 @@ def test_a_form_that_is_an_answer(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("messages", "content"),
+    [
+        ([[{"type": "text", "text": "a"}]], [{"type": "text", "text": "a"}]),
+        ([["a"], ["a", "b"]], ["a", "b"]),
+        ([5], 5),
+        ([{"a": 1}, {"a": 1}], {"a": 1}),
+        ([None, "a"], "a"),
+        (["a", ""], "a"),
+        (["a", ["a"]], None),
+        ([[1], {"a": 1}], None),
+    ],
+)
+def test_a_message_so_far_may_hold_anything_that_goes_on(messages: list[Any], content: Any) -> None:
+    events = [event({"choices": [{"index": 0, "message": {"content": each}}]}) for each in messages]
+    answered = outcome(written(chunked(*events, STOP, DONE)))
+    if content is None:
+        assert isinstance(answered, Failure)
+        assert "does not go on" in answered.error
+    else:
+        assert body_of(answered)["choices"][0]["message"]["content"] == content
+
+
+@pytest.mark.parametrize(
     ("biz_type", "parts", "whole_from"),
     [
         # Some relays leave message_stop out.

@@ -120,14 +120,13 @@ class _Choice:
             return False
         if not isinstance(message, dict):
             raise UnmergeableError("a message is no object")
-        known = self.whole.get("content") or ""
-        content = message.get("content") or ""
-        if type(content) is not type(known) and known:
-            raise UnmergeableError("the 'content' of 'message' changes its type")
-        if content[: len(known)] != known:
+        known, content = self.whole.get("content"), message.get("content")
+        if known and not content:
+            message = {**message, "content": known}  # it says nothing of it
+        elif known and not _goes_on_from(content, known):
             raise UnmergeableError("'message' does not go on from the one before")
         self.whole = message
-        return len(content) > len(known) or bool(message.get("tool_calls"))
+        return (bool(content) and content != known) or bool(message.get("tool_calls"))
 
     def _take_delta(self, delta: Any) -> bool:
         self.has_message = True
@@ -145,11 +144,17 @@ class _Choice:
         return carried
 
 
+def _goes_on_from(content: Any, known: Any) -> bool:
+    """Whether a message's content is an earlier one, or that with more behind it."""
+    if type(content) is type(known) and isinstance(known, (str, list)):
+        return bool(content[: len(known)] == known)
+    return bool(content == known)
+
+
 def _with_whole(deltas: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
     """The message that deltas amount to, with what only the whole one says."""
-    for name in ("content", "tool_calls"):
-        if deltas.get(name) and whole.get(name) and name == "content" and deltas[name] != whole[name]:
-            raise UnmergeableError("'message' is not what its deltas amount to")
+    if deltas.get("content") and whole.get("content") and deltas["content"] != whole["content"]:
+        raise UnmergeableError("'message' is not what its deltas amount to")
     return {**whole, **{name: value for name, value in deltas.items() if value or not whole.get(name)}}
 
 
