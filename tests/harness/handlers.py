@@ -26,6 +26,8 @@ async def obey(request: Any) -> Any:
                 "tenant": request.tenant,
                 "attempt": request.attempt,
             }
+        case "echo":
+            return {"text": request.payload["text"]}
         case "raise":
             raise RuntimeError("the handler is out of order")
         case "cancel_itself":

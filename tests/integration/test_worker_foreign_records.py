@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -161,8 +162,11 @@ def test_the_broker_refuses_a_record_that_is_too_large_when_it_is_unpacked(pool:
 
 
 def test_where_the_broker_takes_it_the_worker_refuses_it_and_keeps_what_it_can(
-    pool: LivePool, new_worker: NewWorker
+    pool: LivePool, new_worker: NewWorker, tmp_path: Path
 ) -> None:
+    """Of itself a worker compresses nothing; this one is told to."""
+    properties = tmp_path / "lz4.properties"
+    properties.write_text("compression.type=lz4\n", encoding="utf-8")
     topic = pool.topics.requests(Tier.LOW)
     admin = pool.kafka.admin()
     entry = ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET)
@@ -175,7 +179,7 @@ def test_where_the_broker_takes_it_the_worker_refuses_it_and_keeps_what_it_can(
     assert sender.send(kept) is None
     assert sender.send(large("named", noise)) is None
     pool.submit(Tier.LOW, envelope("small", payload={"do": "answer"}))
-    worker = new_worker(pool, handler=HANDLER)
+    worker = new_worker(pool, handler=HANDLER, kafka_properties=properties)
     results = pool.results(["kept", "named", "small"])
     assert results["small"].status is Status.COMPLETED
     for name in ("kept", "named"):

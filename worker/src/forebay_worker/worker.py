@@ -31,6 +31,7 @@ from forebay_schemas.formats.avro_process import ProcessReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.formats.schema_fetcher import SchemaFetcher
 from forebay_schemas.kafka.connection import (
+    READ_BY_ALL,
     KafkaConnection,
     consumer_config,
     create_client,
@@ -151,7 +152,12 @@ class Worker:
         self._partitions = await asyncio.to_thread(self._cluster.require_usable)
         self._producer = create_client(
             Producer,
-            producer_config(self._connection, client_id=self._settings.worker_id, record_bytes_max=UNPACKED_BYTES_MAX),
+            producer_config(
+                self._connection,
+                client_id=self._settings.worker_id,
+                record_bytes_max=UNPACKED_BYTES_MAX,
+                compression=READ_BY_ALL,
+            ),
         )
         self._reporter = Reporter(
             producer=self._producer,

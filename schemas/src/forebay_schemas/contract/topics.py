@@ -20,8 +20,9 @@ LATER_BYTES_MAX: Final = REQUEST_BYTES_MAX + 64 * 1024
 """Every other topic's limit: what was accepted always fits further on, headers that hops add included."""
 
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The largest record, uncompressed, that a worker tries to keep as a dead letter: it may be small enough when it is
-compressed. Such a record comes only through request topics that were made otherwise than `Pool.specs` says."""
+"""The largest record, uncompressed, that a worker tries to keep as a dead letter: it may be small enough where it is
+compressed, which the properties decide. Such a record comes only through request topics that were made otherwise than
+`Pool.specs` says."""
 
 PARTITIONS_MAX: Final = 10_000
 

@@ -22,6 +22,7 @@ from forebay_schemas.errors import (
 )
 from forebay_schemas.kafka.connection import (
     PROPERTIES_FIELD,
+    READ_BY_ALL,
     KafkaConnection,
     as_forebay_error,
     check_bootstrap_servers,
@@ -239,6 +240,15 @@ def test_properties_change_everything_else() -> None:
     assert producer_config(tuned, client_id="c", record_bytes_max=REQUEST_BYTES_MAX)["linger.ms"] == "50"
     assert consumer_config(tuned, client_id="c", group="g")["session.timeout.ms"] == "30000"
     assert reader_config(tuned, client_id="c")["client.rack"] == "r1"
+
+
+def test_what_others_read_is_in_no_codec_that_they_may_lack_unless_the_properties_say_so() -> None:
+    def codec(to: KafkaConnection) -> Any:
+        config = producer_config(to, client_id="c", record_bytes_max=LATER_BYTES_MAX, compression=READ_BY_ALL)
+        return config["compression.type"]
+
+    assert codec(connection()) in ("none", "gzip")
+    assert codec(connection(compression_type="zstd")) == "zstd"
 
 
 @pytest.mark.parametrize("properties", [{}, {"group.protocol": "classic"}, {"group.protocol": "consumer"}])
