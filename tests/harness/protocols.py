@@ -18,6 +18,8 @@ BRISK: Final = ClusterSpec(
         "group.consumer.min.session.timeout.ms": "6000",
         # By default a member of the classic protocol cannot be missed before 6 s have passed.
         "group.min.session.timeout.ms": "1000",
+        # A day: shorter than requests may wait, and longer than any test.
+        "offsets.retention.minutes": "1440",
     }
 )
 

@@ -14,6 +14,7 @@ from forebay_producer.cluster.topic_admin import TopicAdmin, TopicState
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError
+from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.connection import make_admin
 from forebay_schemas.runtime.terminal import printable
 
@@ -58,6 +59,9 @@ def create(
     drifted = sum(bool(record["drift"]) for record in records)
     if drifted:
         say(f"warning: {drifted} topics differ from what they should be; nothing was changed in them")
+    minutes = admin.offsets_retention_minutes()
+    if minutes is not None and (said := offsets_retention.shortfall(minutes)) is not None:
+        say(f"warning: {said}; {offsets_retention.FIX}")
 
 
 @command(app, "describe")

@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka.connection import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
+from forebay_schemas.kafka.offsets_retention import ask_retention_minutes
 from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.kafka.topic_drift import Drift, drift_of
 from forebay_schemas.kafka.topic_ids import topic_ids
@@ -172,6 +173,13 @@ class TopicAdmin:
             return topic_ids(self._admin, topics, timeout_seconds=_TIMEOUT)
 
         return self._ask(lambda: until_passed()(ask), doing="asking which topics these are")
+
+    def offsets_retention_minutes(self) -> int | None:
+        """How long brokers keep the commits of a group without members; None where that is not told."""
+        try:
+            return ask_retention_minutes(self._admin, timeout_seconds=_TIMEOUT)
+        except KafkaException:
+            return None  # who may make topics need not be allowed to know
 
     def _wait_until_usable(self, partitions: Mapping[str, int]) -> None:
         give_up_at = time.monotonic() + LEADERS_SECONDS_MAX

@@ -33,11 +33,14 @@ from forebay_schemas.doctor.topics import (
     replica_findings,
 )
 from forebay_schemas.errors import KafkaFailedError
+from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.connection import KafkaConnection, make_admin
 from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
+from forebay_schemas.kafka.offsets_retention import retention_minutes, shortfall
 from forebay_schemas.kafka.permissions import Operation, Permitted, ask_permitted, lacks, on_topic
 
 BROKERS: Final = "kafka.brokers"
+RETENTION: Final = "kafka.offsets_retention"
 
 CONNECT_SECONDS: Final = 5.0
 DOUBT_SECONDS: Final = 1.5
@@ -50,7 +53,7 @@ KAFKA_SECONDS: Final = 14.0
 TCP_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.05
 
-_LATER_CHECKS: Final = (BROKERS, TOPICS, SETTINGS, REPLICAS, PERMISSIONS, CLOCK)
+_LATER_CHECKS: Final = (BROKERS, RETENTION, TOPICS, SETTINGS, REPLICAS, PERMISSIONS, CLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,8 @@ class KafkaCheckup:
             *credentials_findings(self._connection.properties),
         ]
         findings += self._check_brokers(cluster)
+        broker_settings = self._broker_settings(cluster)
+        findings.append(_retention_finding(broker_settings))
         found = self._describe_topics()
         if isinstance(found, Finding):
             return [*findings, found, *_skipped((SETTINGS, REPLICAS, PERMISSIONS, CLOCK), TOPICS)]
@@ -107,7 +112,7 @@ class KafkaCheckup:
                 needs,
                 permitted,
                 principal=self._connection.principal,
-                authorizer=self._authorizer(cluster),
+                authorizer=_authorizer(broker_settings),
                 role=self._role,
             )
         findings.append(self._check_clock(found, permitted))
@@ -212,14 +217,13 @@ class KafkaCheckup:
         }
         return drift_findings(found, settings, pool=self._pool)
 
-    def _authorizer(self, cluster: _Cluster) -> str | None:
-        """The brokers' authorizer; an empty text where there is none, None where that is not for us to know."""
+    def _broker_settings(self, cluster: _Cluster) -> Mapping[str, Any] | KafkaError:
+        """Those of one broker, by name."""
         resource = ConfigResource(ResourceType.BROKER, str(cluster.nodes[0].id))
         answers = self._admin.describe_configs([resource], request_timeout=self._seconds())
         [answer] = self._answers(answers).values()
-        if isinstance(answer, KafkaError) or "authorizer.class.name" not in answer:
-            return None
-        return str(answer["authorizer.class.name"].value or "")
+        settings: Mapping[str, Any] | KafkaError = answer
+        return settings
 
     def _check_clock(self, found: Mapping[str, TopicFound], permitted: Permitted) -> Finding:
         topic = self._pool.coordination
@@ -240,6 +244,24 @@ class KafkaCheckup:
     def _seconds(self) -> float:
         """For the next question."""
         return max(0.1, min(ANSWER_SECONDS, self._end - time.monotonic()))
+
+
+def _authorizer(settings: Mapping[str, Any] | KafkaError) -> str | None:
+    """The brokers' authorizer; an empty text where there is none, None where that is not for us to know."""
+    if isinstance(settings, KafkaError) or "authorizer.class.name" not in settings:
+        return None
+    return str(settings["authorizer.class.name"].value or "")
+
+
+def _retention_finding(settings: Mapping[str, Any] | KafkaError) -> Finding:
+    minutes = None if isinstance(settings, KafkaError) else retention_minutes(settings)
+    if minutes is None:
+        why = settings.str() if isinstance(settings, KafkaError) else "the brokers do not tell"
+        return skipped(RETENTION, f"{offsets_retention.SETTING} cannot be told ({why})")
+    said = shortfall(minutes)
+    if said is not None:
+        return warning(RETENTION, said, fix=offsets_retention.FIX)
+    return ok(RETENTION, f"{offsets_retention.SETTING} is {minutes}: commits outlast what waits")
 
 
 def _answer(future: Any) -> Any:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.acls import worker_needs
 from forebay_schemas.kafka.connection import KafkaConnection, ask_metadata, make_admin, require_topics
 from forebay_schemas.kafka.diagnosis import refused_credentials
@@ -56,12 +57,26 @@ class Cluster:
             raise denied_error(*lacking, principal=self._principal, doing="starting")
         topics = [pool.requests(tier) for tier in TIERS] + pool.retries + [pool.results, pool.dead_letter]
         topics += [pool.coordination, pool.control]
-        return require_topics(admin, topics, connection=self._connection, pool=pool.name, operation=Operation.DESCRIBE)
+        counts = require_topics(
+            admin, topics, connection=self._connection, pool=pool.name, operation=Operation.DESCRIBE
+        )
+        self._look_at_retention(admin)
+        return counts
+
+    def _look_at_retention(self, admin: AdminClient) -> None:
+        """Warns where commits do not outlast what waits, if this principal may know."""
+        try:
+            minutes = offsets_retention.ask_retention_minutes(admin, timeout_seconds=ASK_SECONDS_MAX)
+        except KafkaException:
+            return
+        if minutes is not None and (said := offsets_retention.shortfall(minutes)) is not None:
+            log.warning("commits may be deleted before requests", problem=said, fix=offsets_retention.FIX)
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, int]:
         """The ids of these topics, of those that exist. Raises ``KafkaException``."""
         if self._admin is None:
             self._admin = make_admin(self._connection, client_id=self._worker_id)
+        self._admin.poll(0)  # its log
         return topic_ids(self._admin, topics, timeout_seconds=ASK_SECONDS_MAX)
 
     def lacking(self) -> list[Access] | None:
