@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka import Producer
 
 from forebay_schemas.contract.control import Control, ControlAction, encode_control
 from forebay_schemas.contract.tiers import Tier
 from harness.dead_letters import command_of
 from harness.gate import HANDLER, Gate
 from harness.live_pool import LOG, envelope
+from harness.made_anew import make_anew
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,23 +22,6 @@ if TYPE_CHECKING:
     from harness.workers import NewWorker
 
 ANSWER_SECONDS_MAX = 30.0
-
-
-def make_anew(pool: LivePool, topic: str) -> None:
-    """Deletes a topic and makes it again at once."""
-    admin = pool.kafka.admin()
-    partitions = len(admin.list_topics(topic, timeout=ANSWER_SECONDS_MAX).topics[topic].partitions)
-    admin.delete_topics([topic])[topic].result(ANSWER_SECONDS_MAX)
-    [spec] = [spec for spec in pool.topics.specs(partitions=partitions, replication=1) if spec.name == topic]
-
-    def made() -> bool:
-        try:
-            admin.create_topics([NewTopic(topic, partitions, 1, config=spec.config)])[topic].result(ANSWER_SECONDS_MAX)
-        except KafkaException:  # the old one is still being deleted
-            return False
-        return True
-
-    wait_until("the topic made anew", made)
 
 
 def send(pool: LivePool, topic: str, prefix: str, count: int, payload: Any) -> list[str]:
@@ -73,7 +56,7 @@ def test_nothing_of_a_topic_made_anew_under_a_worker_is_skipped(
     pool.results(send(pool, topic, "before", before, gate.noted()))
     wait_until("the old one's commit", lambda: pool.kafka.committed(group, topic) == {0: before})
 
-    make_anew(pool, topic)
+    make_anew(pool.kafka, pool.topics, topic)
     ids = send(pool, topic, "after", after, gate.noted())
     pool.results(ids)
     # What was read before it was noticed came twice, and ran once.
@@ -93,7 +76,7 @@ def test_commits_of_the_old_topic_count_for_nobody(new_pool: NewPool, new_worker
     pool.results(send(pool, topic, "before", 20, gate.noted()))
     worker.terminate()
     assert pool.kafka.committed(pool.topics.group(Tier.MID), topic) == {0: 20}
-    make_anew(pool, topic)
+    make_anew(pool.kafka, pool.topics, topic)
     ids = send(pool, topic, "after", 30, gate.noted())
     [record] = command_of(pool).run("backlog", "--output", "json", "--interval", "0.1").records
     assert record["tiers"]["mid"]["waiting"] == 30
@@ -110,7 +93,7 @@ def test_two_workers_skip_nothing_of_a_topic_made_anew(
     workers = [new_worker(pool, handler=HANDLER) for _ in range(2)]
     wait_until("a share for each", lambda: all(len(worker.assigned(topic)) == 2 for worker in workers))
     pool.results(send(pool, topic, "before", 60, gate.noted()))
-    make_anew(pool, topic)
+    make_anew(pool.kafka, pool.topics, topic)
     ids = send(pool, topic, "after", 60, gate.noted())
     pool.results(ids)
     assert set(ids) <= gate.starts().keys()
@@ -135,7 +118,7 @@ def test_a_cancel_in_a_control_topic_made_anew_is_heard(
     worker = new_worker(pool, handler=HANDLER)
     pool.submit(Tier.MID, envelope("running", payload=gate.payload()))
     wait_until("it runs", lambda: worker.status()["in_flight_requests"] == 1)
-    make_anew(pool, topic)
+    make_anew(pool.kafka, pool.topics, topic)
     # At an offset that the old one had, and that was read there.
     cancel("running")
     assert pool.result("running").status == "cancelled"

@@ -131,8 +131,23 @@ class Worker:
         self._overload = OverloadLadder()
         self._signals = self._make_signals()
         self._intakes: dict[str, Intake] = {}
+        pool = self._pool
+        self._topics = TopicWatch(
+            topics=[
+                *(pool.requests(tier) for tier in TIERS),
+                *pool.retries,
+                pool.coordination,
+                pool.control,
+                pool.results,
+            ],
+            ask=self._cluster.topic_ids,
+            clock=self._clock,
+        )
         self._results_reader = ResultsReader(
-            make_consumer=self._make_looking_consumer, topic=self._pool.results, clock=self._clock
+            make_consumer=self._make_looking_consumer,
+            topic=pool.results,
+            topic_id=partial(self._topics.id_of, pool.results),
+            clock=self._clock,
         )
         self._threads: list[threading.Thread] = []
         self._close_threads = threading.Event()
@@ -283,11 +298,6 @@ class Worker:
             for tier in TIERS
             for delay in RETRY_DELAYS_SECONDS
         ]
-        topics = TopicWatch(
-            topics=[source.topic for each in sources.values() for source in each] + [pool.coordination, pool.control],
-            ask=self._cluster.topic_ids,
-            clock=self._clock,
-        )
         coordination = self._coordination = Coordination(
             consumer=cast(FollowingConsumer, self._make_reader()),
             topic=pool.coordination,
@@ -295,7 +305,7 @@ class Worker:
             partitions=self._partitions,
             worker_id=self._settings.worker_id,
             clock=self._clock,
-            topic_ids=topics,
+            topic_ids=self._topics,
             hear=self._hear,
             hear_controls=hear_controls,
             has_room=self._dispatcher.controls.has_room,
@@ -315,7 +325,7 @@ class Worker:
                 deliver=deliver,
                 hand_over=hand_over,
                 peers=coordination,
-                topic_ids=topics,
+                topic_ids=self._topics,
                 explain=partial(self._cluster.explain_reading, name),
                 fetcher=fetcher,
                 look=self._results_reader.look,
@@ -324,7 +334,7 @@ class Worker:
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)
-        self._start_thread("topics", topics)
+        self._start_thread("topics", self._topics)
         self._start_thread("fetcher", fetcher)
         self._start_thread("results", self._results_reader)
         self._start_thread("coordination", coordination)

@@ -199,7 +199,8 @@ class _Answers:
         self._connection = connection
         self._clock = clock
         self._topic = topic = pool.coordination
-        config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "latest"}
+        # Where the topic ends before the position, it was made anew: what is asked now is answered in that one.
+        config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "earliest"}
         self._consumer = create_client(Consumer, config)
         try:
             count = require_topics(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -22,10 +23,12 @@ from forebay_schemas.kafka.connection import (
     as_forebay_error,
     create_client,
     is_unreachable,
+    make_admin,
     reader_config,
     require_topics,
 )
 from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.topic_ids import TopicIdentity
 from forebay_schemas.kafka.transient import PASSING, until_passed
 
 REMEMBERED_IDS_MAX: Final = 200_000
@@ -36,6 +39,8 @@ NEW_PARTITIONS_SECONDS: Final = 30.0
 
 _LOOK_SECONDS_MAX: Final = 1.0
 _BATCH_RECORDS_MAX: Final = 1000
+_UNKNOWN_END: Final = 2**63 - 1
+_CLIENT_ID: Final = "forebay-results"
 _DOING: Final = "reading results"
 
 _log = logging.getLogger("forebay.producer.results")
@@ -49,10 +54,11 @@ class ReadResult(NamedTuple):
 
 
 class ResultsReader:
-    """Positions are taken by the constructor: whatever is written after it returns will be read.
+    """Positions are taken by the constructor: whatever is written after it returns will be read. A topic that is
+    deleted and made anew meanwhile is read from its first record; some of it may come twice.
 
     ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only what comes from now on.
-    ``tell``: gets a line about what is left out.
+    ``tell``: gets a line about what is left out, and about a topic that was made anew.
     Raises ``TopicMissingError``, and ``BrokerUnreachableError`` after ``open_seconds`` each that a question takes.
     """
 
@@ -73,7 +79,7 @@ class ResultsReader:
         self._partitions = 0
         self._tell = tell
         self._has_told = False
-        config = reader_config(connection, client_id="forebay-results") | {
+        config = reader_config(connection, client_id=_CLIENT_ID) | {
             # Told where a partition ends, a reader is done there even when the last offsets hold no record.
             "enable.partition.eof": True,
             # Retention has passed the position: what is left starts later.
@@ -83,7 +89,12 @@ class ResultsReader:
             "queued.max.messages.kbytes": 4096,
         }
         self._consumer = create_client(Consumer, config)
+        self._is_another = False
         try:
+            # Before the positions are taken: they are this topic's.
+            self._identity = TopicIdentity(
+                partial(make_admin, connection, client_id=_CLIENT_ID), topic=pool.results, clock=clock
+            )
             self._behind = self._open(since_ms)
             self._look_again_at = clock.monotonic() + NEW_PARTITIONS_SECONDS
         except BaseException:
@@ -111,7 +122,10 @@ class ResultsReader:
         What is no result is left out; of the first such record it is told. While no broker answers it goes on trying.
         Raises ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
         """
-        if self._clock.monotonic() >= self._look_again_at:
+        self._is_another = self._identity.was_made_anew() or self._is_another
+        if self._is_another:
+            self._begin_anew()
+        elif self._clock.monotonic() >= self._look_again_at:
             self._notice_new_partitions()
         first = self._consumer.poll(timeout_seconds)
         if first is None:
@@ -154,6 +168,20 @@ class ResultsReader:
             raise self._explained(error.args[0]) from None
         self._partitions = count
         return behind
+
+    def _begin_anew(self) -> None:
+        """Reads the topic that there is now from its first record; tried again at the next reading if it fails."""
+        topic = self._pool.results
+        try:
+            count = len(self._consumer.list_topics(topic, timeout=_LOOK_SECONDS_MAX).topics[topic].partitions)
+            self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+        except KafkaException:
+            return
+        if not count:
+            return
+        self._tell(f"{topic} was deleted and made anew; reading it from its first record")
+        self._partitions, self._behind = count, dict.fromkeys(range(count), _UNKNOWN_END)
+        self._is_another = False
 
     def _notice_new_partitions(self) -> None:
         self._look_again_at = self._clock.monotonic() + NEW_PARTITIONS_SECONDS

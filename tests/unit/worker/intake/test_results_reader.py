@@ -139,7 +139,10 @@ class Desk:
         self.clock = ManualClock()
         self.topic = MemoryResults(self.clock, partitions)
         self.made = 0
-        self.reader = ResultsReader(make_consumer=self._make, topic=POOL.results, clock=self.clock)
+        self.topic_id = 1
+        self.reader = ResultsReader(
+            make_consumer=self._make, topic=POOL.results, topic_id=lambda: self.topic_id, clock=self.clock
+        )
 
     def _make(self) -> MemoryResults:
         self.made += 1
@@ -206,6 +209,22 @@ def test_looks_that_are_asked_for_together_are_one_and_a_later_one_only_reads_on
     earlier = desk.look(NOW_MS - 1_000)
     assert earlier.has("a", 0)
     assert desk.topic.read == [0, 1, 0, 1], "from an earlier time it is read again"
+
+
+@pytest.mark.parametrize("outcomes", [1, 2, 5])
+def test_of_a_topic_made_anew_all_is_read_however_long_it_is(outcomes: int) -> None:
+    """Shorter than the old one, as long, and longer."""
+    desk = Desk(partitions=1)
+    for number in range(2):
+        desk.topic.put(0, f"old-{number}", at_ms=NOW_MS)
+    assert desk.look().has("old-1", 0)
+    desk.topic.logs[0].clear()
+    for number in range(outcomes):
+        desk.topic.put(0, f"new-{number}", at_ms=NOW_MS + 1)
+    desk.topic_id = 2
+    look = desk.look()
+    assert look.is_complete
+    assert [look.has(f"new-{number}", 0) for number in range(outcomes)] == [True] * outcomes
 
 
 def test_what_is_written_while_the_ends_are_looked_up_is_not_missed_by_the_next_look() -> None:

@@ -64,16 +64,26 @@ class _Reading:
     """What was read in a row: all outcomes from ``since_ms`` on that lie below ``positions``."""
 
     since_ms: int
+    topic_id: int | None
     positions: dict[int, int]
     seen: SeenOutcomes = field(default_factory=SeenOutcomes)
 
 
 class ResultsReader:
-    """``make_consumer`` is called at the first look: a worker that meets no crash never needs it."""
+    """``make_consumer`` is called at the first look: a worker that meets no crash never needs it. ``topic_id``: of the
+    topic that the name stands for now; None where that is not known."""
 
-    def __init__(self, *, make_consumer: Callable[[], LookingConsumer], topic: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        make_consumer: Callable[[], LookingConsumer],
+        topic: str,
+        topic_id: Callable[[], int | None],
+        clock: Clock,
+    ) -> None:
         self._make_consumer = make_consumer
         self._topic = topic
+        self._topic_id = topic_id
         self._clock = clock
         self._consumer: LookingConsumer | None = None
         self._asked: deque[ResultsLook] = deque()
@@ -151,8 +161,10 @@ class ResultsReader:
         if consumer is None:
             consumer = self._consumer = self._make_consumer()
         since_ms = min(look.since_ms for look in self._looks)
-        if self._reading is None or since_ms < self._reading.since_ms:
-            self._reading = _Reading(since_ms, {})
+        topic_id = self._topic_id()
+        if self._reading is None or since_ms < self._reading.since_ms or topic_id != self._reading.topic_id:
+            # Of a topic that was made anew nothing was read, wherever the reading before has come to.
+            self._reading = _Reading(since_ms, topic_id, {})
         reading = self._reading
         # In this order: what is written meanwhile is found by the second.
         bounds = {number: self._bounds(consumer, number) for number in self._partition_numbers(consumer)}

@@ -10,8 +10,10 @@ it was about to send.
 
 from __future__ import annotations
 
+import copy
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -43,11 +45,13 @@ from forebay_schemas.kafka.connection import (
     as_forebay_error,
     create_client,
     is_unreachable,
+    make_admin,
     producer_config,
     reader_config,
     require_topics,
 )
 from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.topic_ids import TopicIdentity
 from forebay_schemas.kafka.transient import PASSING, until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
@@ -63,6 +67,8 @@ _LOOK_SECONDS: Final = 0.5
 _SILENT_SECONDS_MAX: Final = 10.0
 _BATCH_RECORDS_MAX: Final = 1000
 _AUDIT_PARTITION: Final = 0
+_SAID_BEFORE: Final = -1
+"""As the offset of what lies in a topic that is gone: before all others."""
 
 
 # What a client says of purged records.
@@ -126,6 +132,8 @@ class Run:
         self._interrupted = interrupted
         self._tell = tell
         self._journal = Journal()
+        self._said = Journal()
+        """What this run says of itself, for a topic that is made anew: others' words of before are gone."""
         self.handled = Handled(topic_id=opening.dead_letter_topic_id)
         """What is known to have been done with the dead letters; complete once `enter` has returned."""
         self.run_id = ""
@@ -140,7 +148,11 @@ class Run:
             reader_config(connection, client_id=CLIENT_ID)
             | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
         )
+        self._is_another = False
         try:
+            self._identity = TopicIdentity(
+                partial(make_admin, connection, client_id=CLIENT_ID), topic=pool.audit, clock=clock
+            )
             require_topics(
                 self._consumer, [pool.audit], connection=connection, pool=pool.name, operation=Operation.READ
             )
@@ -186,6 +198,8 @@ class Run:
 
         # What is said of another run does not show that this one lives.
         own = record.run_id == self.run_id
+        if own or record.run_id in self._own:
+            self._said.add(record, offset=_SAID_BEFORE, now=sent_at)
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             self._unsaid -= 1
@@ -223,6 +237,7 @@ class Run:
     def tick(self) -> None:
         """Serves the client, and says that the run goes on if that is due. To be called often."""
         now = self._clock.monotonic()
+        self._look_whether_anew()
         if self._client is not None:
             self._client.poll(0)
             if self.run_id and self._broken is None and now - self._said_at >= ALIVE_SECONDS:
@@ -241,6 +256,7 @@ class Run:
 
     def require_turn(self) -> None:
         """Raises ``LostTurnError`` unless the run holds its turn now."""
+        self._look_whether_anew()
         self._raise_if_broken()
         if not self.run_id or self._clock.monotonic() - self._confirmed_at > HOLD_SECONDS:
             # For good: what is said from now on does not bring it back.
@@ -355,7 +371,12 @@ class Run:
     def catch_up(self) -> None:
         """Reads the audit topic up to its end as it is now."""
         topic = self._pool.audit
+        self._look_whether_anew()
         try:
+            if self._is_another:
+                self._consumer.assign([TopicPartition(topic, _AUDIT_PARTITION, 0)])
+                self._journal, self._position, self._is_another = copy.deepcopy(self._said), 0, False
+                self._tell(f"{topic} was deleted and made anew; reading it from its first record")
             _, end = until_passed()(
                 self._consumer.get_watermark_offsets,
                 TopicPartition(topic, _AUDIT_PARTITION),
@@ -405,6 +426,12 @@ class Run:
         topic = self._pool.audit
         needs = on_topic(Operation.READ, topic)
         return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)
+
+    def _look_whether_anew(self) -> None:
+        if self._identity.was_made_anew():
+            # Others cannot know of this run by what they read there.
+            self._is_another = True
+            self._broken = self._broken or LostTurnError(None)
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
