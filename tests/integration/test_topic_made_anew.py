@@ -43,8 +43,8 @@ def send(pool: LivePool, topic: str, prefix: str, count: int, payload: Any) -> l
 
 @pytest.mark.parametrize(
     ("before", "after", "is_retry"),
-    [(5, 40, False), (40, 40, False), (40, 200, False), (10, 20, True)],
-    ids=["5-then-40", "40-then-40", "40-then-200", "retries"],
+    [(40, 5, False), (5, 40, False), (40, 40, False), (40, 200, False), (10, 20, True)],
+    ids=["40-then-5", "5-then-40", "40-then-40", "40-then-200", "retries"],
 )
 def test_nothing_of_a_topic_made_anew_under_a_worker_is_skipped(
     before: int, after: int, is_retry: bool, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path

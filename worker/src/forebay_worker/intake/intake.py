@@ -132,7 +132,7 @@ class Intake:
 
     @property
     def remade_partitions(self) -> int:
-        """How many partitions were begun anew because their topic was deleted and made anew."""
+        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
         return self._ownership.remade_count
 
     @property

@@ -112,7 +112,7 @@ class Ownership:
         self.assigned_once = False
         self.rebalances = 0
         self.remade_count = 0
-        """How many partitions were begun anew because their topic was deleted and made anew."""
+        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
         self.progress = Progress()
         self._look_at = 0.0
         self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
@@ -243,6 +243,7 @@ class Ownership:
     def _begin_anew(self, old: Assignment, *, committed: int | None) -> Assignment:
         """Tracks a partition as if it had just been assigned without a commit."""
         key = (old.topic, old.partition)
+        self.remade_count += 1
         self.commits.forget(key)
         self._epoch += 1
         assignment = self.assignments[key] = Assignment(
@@ -279,7 +280,6 @@ class Ownership:
                 partition=old.partition,
                 read=old.offsets.next_offset,
             )
-            self.remade_count += 1
             assignment = self._begin_anew(old, committed=None)
             assignment.topic_id = topic_id
             # A former owner may have run some of it as the old one's, of which its commits do not count.

@@ -154,7 +154,7 @@ _LOOP_OWNED: Final = (
     counter("forebay_rebalances_total", "Times that partitions came or went", "intake"),
     counter(
         "forebay_remade_partitions_total",
-        "Partitions begun anew because their topic was deleted and made anew",
+        "Partitions begun anew: their topic was deleted and made anew, or lost the end of its log",
         "intake",
     ),
     gauge("forebay_build_info", "Always 1; what runs here", "version", "python", "worker"),
