@@ -962,3 +962,36 @@ class CreditModel(RuleBasedStateMachine):
 
 TestCreditModel = CreditModel.TestCase
 TestCreditModel.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize("when", ["on the way here", "in its lane", "waiting for a commit"])
+def test_what_is_read_again_from_a_topic_made_anew_does_not_start_as_the_old_one_s(when: str) -> None:
+    """What was written before belongs to the old one, and runs."""
+    stage = Stage()
+    assignment = make_assignment()
+    assignment.claims.is_announced = when != "waiting for a commit"
+    batch = [make_work(assignment, offset=0), make_work(assignment, offset=1, enqueued_at=NOW_MS + 5_000)]
+    if when == "on the way here":
+        assignment.void_from_ms = NOW_MS + 4_000
+    stage.accept(*batch)
+    if when == "waiting for a commit":
+        assert stage.take_all() == []
+        assignment.claims.is_announced = True
+    assignment.void_from_ms = NOW_MS + 4_000
+    assert [work.offset for work in stage.take_all()] == [0]
+    assert assignment.claims.running() == (0,)
+    assert stage.outcomes() == []
+
+
+def test_what_ended_as_the_old_topic_s_is_not_run_again_as_the_new_one_s() -> None:
+    stage = Stage()
+    old, new = make_assignment(), make_assignment()
+    new.reread_below = 2
+    stage.accept(make_work(old, offset=1))
+    running = stage.take()
+    stage.accept(make_work(new, offset=1))
+    stage.dispatcher.answered(running, ANSWER)
+    stage.results()
+    assert stage.take_all() == []
+    assert stage.outcomes() == [("r-1", "completed")]
+    assert list(new.done) == [1]

@@ -85,6 +85,20 @@ def test_what_was_announced_and_not_recorded_is_in_doubt() -> None:
     assert journal.in_doubt == 2
 
 
+def test_what_a_run_said_in_a_topic_that_is_gone_is_in_doubt_ahead_of_all_and_holds_it_not_up() -> None:
+    """It was made anew under the run, which remembers its own words with an offset before all others."""
+    journal = Journal()
+    for record in (started("old"), intent("old", 1, 2), replayed("old", 2)):
+        journal.add(record, offset=-1, now=0.0)
+    for offset, record in enumerate((started("other"), started("new"))):
+        journal.add(record, offset=offset, now=0.0)
+    assert [run.run_id for run in journal.ahead_of("new")] == ["old", "other"]
+    assert doubts(journal)["old"] == [1]
+    held_up_by = journal.holding_up("new", own={"old"}, now=0.0)
+    assert held_up_by is not None
+    assert held_up_by.run_id == "other"
+
+
 def test_a_next_intent_says_that_all_of_the_last_one_is_known() -> None:
     assert doubts(journal_of(started("a"), intent("a", 1, 2), replayed("a", 2), intent("a", 3))) == {"a": [3]}
 
