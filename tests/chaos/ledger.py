@@ -3,8 +3,9 @@
 An execution beyond the first of the same attempt needs a reason, and only these are known: its worker was killed while
 it ran, or before the outcome was committed; it was silent for as long as its session lasts; or the hand-over went
 unheard because of such a thing. Or a worker that was to expedite it had copied it, and could not commit that the
-original is done. All else is unexplained. What the engine refused, cut or left hanging did not run, and a later attempt
-or a replay is no repetition.
+original is done. What had its outcome on the results topic when its worker was killed is not run again, unless that
+worker or the one that runs it again was out of reach. All else is unexplained. What the engine refused, cut or left
+hanging did not run, and a later attempt or a replay is no repetition.
 """
 
 from __future__ import annotations
@@ -169,6 +170,9 @@ class Judge:
         self._lives = {life.worker: life for life in facts.lives}
         self._windows = sorted(facts.windows, key=lambda window: window.start_ms)
         self._end_ms = facts.end_ms
+        self._outcomes: dict[Turn, int] = {}
+        for outcome in facts.outcomes:
+            self._outcomes[outcome.turn] = min(outcome.at_ms, self._outcomes.get(outcome.turn, outcome.at_ms))
         self._troubles = {slot: self._spans_of(slot) for slot in range(1, SLOTS + 1)}
         self._waits = self._waits_of_groups()
 
@@ -196,6 +200,9 @@ class Judge:
         life = self._lives[first.worker]
         killed = life.signalled_ms if life.end is End.KILLED else None
         if killed is not None and killed <= second.started_ms + ANSWER_MS:
+            outcome_ms = self._outcomes.get(first.turn)
+            if outcome_ms is not None and outcome_ms <= killed and self._is_plain_kill(first, second, killed):
+                return Cause.UNEXPLAINED, f"its outcome was there {killed - outcome_ms} ms before its worker was killed"
             # A busy engine may note the start after the kill: nobody dead can have sent it.
             if first.ended_ms >= killed - ANSWER_MS:
                 return Cause.IN_FLIGHT_AT_KILL, "its worker was killed while it ran"
@@ -216,6 +223,13 @@ class Judge:
                 return Cause.HANDED_OVER, "the hand-over went unheard: brokers or links were in trouble"
             return Cause.SINCE_LAST_COMMIT, "not committed before the partition moved: brokers or links were in trouble"
         return Cause.UNEXPLAINED, "nothing happened to its worker"
+
+    def _is_plain_kill(self, first: Execution, second: Execution, killed_ms: int) -> bool:
+        """Whether both workers reached the brokers all the time: its partition did not move before the kill without a
+        hand-over, and after it nothing kept its new owner from looking through the results."""
+        return not self.is_cut_off(first.worker, first.started_ms, killed_ms) and not self.is_cut_off(
+            second.worker, killed_ms, second.started_ms
+        )
 
     def _was_being_sent(self, second: Execution) -> bool:
         """Whether its worker has just gone on after it was stopped beyond its session: nothing new starts then, but

@@ -113,6 +113,24 @@ def test_a_kill_explains_what_ran_or_was_not_committed_then(killed_ms: int, caus
     assert _causes(lives=lives, executions=executions) == [cause]
 
 
+@pytest.mark.parametrize(
+    ("outcome_ms", "cut_off", "cause"),
+    [
+        (2_100, False, Cause.UNEXPLAINED),
+        (2_100, True, Cause.SINCE_LAST_COMMIT),  # who ran it again could not look
+        (2_950, False, Cause.SINCE_LAST_COMMIT),
+    ],
+)
+def test_a_kill_does_not_explain_that_what_has_its_outcome_runs_again(
+    outcome_ms: int, cut_off: bool, cause: Cause
+) -> None:
+    lives = (_life("w1", end=End.KILLED, signalled_ms=2_900), _life("w2", slot=2))
+    windows = (Window(trouble=Trouble.LINK, slots=frozenset({2}), start_ms=9_000, end_ms=19_000),) if cut_off else ()
+    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
+    causes = _causes(lives=lives, windows=windows, executions=executions, outcomes=(_outcome(at_ms=outcome_ms),))
+    assert causes == [cause]
+
+
 def test_nothing_explains_the_repetition_of_what_was_committed() -> None:
     lives = (_life("w1", end=End.KILLED, signalled_ms=2_900), _life("w2", slot=2))
     executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))

@@ -99,6 +99,8 @@ class FaultRates:
     commit_failed_but_written: float = 0.0
     commit_answer_lost: float = 0.0
     commit_slow: float = 0.0
+    commit_slow_seconds: float = 12.0
+    last_commit_failed: float = 0.0
     committed_failed: float = 0.0
     read_raises: float = 0.0
     read_error_event: float = 0.0
@@ -106,7 +108,10 @@ class FaultRates:
 
 
 class Broker:
-    """All brokers as one. ``down_until``: nobody answers before."""
+    """All brokers as one. ``down_until``: nobody answers before. ``fetch_seconds_max``: how long a fetch of those who
+    follow a topic may take."""
+
+    fetch_seconds_max = 0.0
 
     def __init__(
         self, *, scheduler: Scheduler, random: Random, oracle: Oracle, gap_rate: float, rates: FaultRates
@@ -115,6 +120,9 @@ class Broker:
         self.random = random
         self.oracle = oracle
         self.rates = rates
+        self.fetch_random = Random(0)
+        self.commit_answered: Callable[[Process], None] = lambda _: None
+        """Called when a worker has been given the answer to a commit."""
         self.down_until = 0.0
         self.refused_topics: dict[str, float] = {}
         self.topics: dict[str, list[Log]] = {}

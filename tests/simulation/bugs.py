@@ -23,6 +23,7 @@ from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.dispatch.suspects import Suspects
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.intake import settled
+from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.settled import SeenOutcomes
@@ -303,6 +304,27 @@ def _cancelled_while_running_unreported() -> list[Patch]:
     return [(Dispatcher, "gave_up", gave_up)]
 
 
+def _barrier_waits_for_nothing() -> list[Patch]:
+    return [(coordination.Coordination, "_has_reached", lambda *_args: True)]
+
+
+def _last_commit_ignored() -> list[Patch]:
+    return [(Assignment, "_heed_commit", lambda *_args: None)]
+
+
+def _last_commit_never_said() -> list[Patch]:
+    real = Commits.commit_last
+
+    def commit_last(self: Commits, *args: Any) -> Any:
+        return None if real(self, *args) is None else {}
+
+    return [(Commits, "commit_last", commit_last)]
+
+
+def _any_answer_confirms() -> list[Patch]:
+    return [(Commits, "_answers", lambda _self, _partition, sent: sent is not None)]
+
+
 BUGS = [
     Bug(
         "commit-past-unfinished",
@@ -380,5 +402,25 @@ BUGS = [
         "cancelled-while-running-unreported",
         "what is cancelled while it runs has no outcome",
         _cancelled_while_running_unreported,
+    ),
+    Bug(
+        "barrier-waits-for-nothing",
+        "a partition is opened before what its former owner said was heard",
+        _barrier_waits_for_nothing,
+    ),
+    Bug(
+        "last-commit-ignored",
+        "the new owner does not heed a last commit that the broker refused",
+        _last_commit_ignored,
+    ),
+    Bug(
+        "last-commit-never-said",
+        "a last commit that the broker refuses is not said to the next owner",
+        _last_commit_never_said,
+    ),
+    Bug(
+        "any-answer-confirms",
+        "the answer to a commit taken as lost confirms the one that was sent after it",
+        _any_answer_confirms,
     ),
 ]

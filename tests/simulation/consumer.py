@@ -17,6 +17,7 @@ from simulation.groups import ConsumerGroup, Errors, Group
 from simulation.scheduler import Process, Thread
 
 SOCKET_TIMEOUT_SECONDS = 60.0
+_NO_MEMBER = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
 
 
 @dataclass(slots=True, eq=False)
@@ -89,13 +90,23 @@ class GroupConsumer:
         assert offsets
         asked = {(each.topic, each.partition): (each.offset, each.metadata or "") for each in offsets}
         rates, random = self._broker.rates, self._random
-        slow = random.random() * 12 if rates.commit_slow and random.random() < rates.commit_slow else 0.0
+        slow = (
+            random.random() * rates.commit_slow_seconds
+            if rates.commit_slow and random.random() < rates.commit_slow
+            else 0.0
+        )
         is_lost = bool(rates.commit_answer_lost) and random.random() < rates.commit_answer_lost
         answers: list[Errors] = []
+        if not asynchronous:
+            # The intake gives partitions up by itself before it closes its client.
+            self._broker.oracle.executions.causes.letting_go(self.process.name, asked)
         thread = self._scheduler.current_thread
 
         def at_broker(member_id: int | None, epoch: int) -> None:
-            errors = self._group.commit(member_id, epoch, asked, self.process.name)
+            if not asynchronous and self._broker.fetch_random.random() < rates.last_commit_failed:
+                errors: Errors = dict.fromkeys(asked, KafkaError.NOT_COORDINATOR)
+            else:
+                errors = self._group.commit(member_id, epoch, asked, self.process.name)
             if not is_lost:
                 self.connection.reply(at_client, errors)
 
@@ -112,13 +123,13 @@ class GroupConsumer:
         end = self._scheduler.now + (SOCKET_TIMEOUT_SECONDS if not is_lost else 5.0)
         while not answers and self._scheduler.now < end:
             self._wait(end - self._scheduler.now)
-        oracle = self._broker.oracle
+        causes, name = self._broker.oracle.executions.causes, self.process.name
         if not answers:
-            oracle.executions.last_commit_failed(self.process.name, list(asked))
+            causes.last_commit_answered(name, dict.fromkeys(asked, True))
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        oracle.executions.last_commit_failed(
-            self.process.name, [key for key, code in answers[0].items() if code is not None]
-        )
+        causes.last_commit_answered(name, {key: code is not None for key, code in answers[0].items()})
+        if any(code in _NO_MEMBER for code in answers[0].values()):
+            causes.no_member(name, asked)
         failed, answered = _commit_answer(asked, answers[0])
         if failed is not None:
             raise KafkaException(failed)
@@ -150,10 +161,11 @@ class GroupConsumer:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         self._wait_all(wait)
         answer = []
+        causes = self._broker.oracle.executions.causes
         for each in partitions:
             stored = self._group.committed.get((each.topic, each.partition), (OFFSET_STORED, ""))
             answer.append(PartitionAnswer(each.topic, each.partition, *stored))
-            self._broker.oracle.executions.told_committed(self.process.name, (each.topic, each.partition), *stored)
+            causes.told_committed(self.process.name, (each.topic, each.partition), *stored)
         return answer
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -188,6 +200,9 @@ class GroupConsumer:
         if self._owned:
             keys, self._owned = sorted(self._owned), set()
             self._callbacks.clear()
+            causes = self._broker.oracle.executions.causes
+            causes.letting_go(self.process.name, keys)
+            causes.let_go(self.process.name, keys)
             self._on_revoke(self, [TopicPartition(*key) for key in keys])
             self._forget(keys)
         self._wait_all(0.002)  # it waits for the coordinator's answer
@@ -330,6 +345,7 @@ class GroupConsumer:
                 self._callbacks.popleft()
                 failed, answered = _commit_answer(*what)
                 self._on_commit(failed, answered)
+                self._broker.commit_answered(self.process)
                 continue
             partitions = [TopicPartition(*key) for key in what]
             self._broker.oracle.executions.rebalancing(self.process.name, self._group.name, kind, what)
@@ -339,8 +355,14 @@ class GroupConsumer:
                     if key not in self._readings:
                         self.incremental_assign([TopicPartition(key[0], key[1], OFFSET_STORED)])
                 self._owned.update(what)
+            elif kind == "lose":
+                self._on_lost(self, partitions)
             else:
-                (self._on_lost if kind == "lose" else self._on_revoke)(self, partitions)
+                causes = self._broker.oracle.executions.causes
+                causes.letting_go(self.process.name, what)
+                self._on_revoke(self, partitions)
+                causes.let_go(self.process.name, what)
+            if kind != "assign":
                 self._owned.difference_update(what)
                 self._forget(what)
             if self._callbacks and self._callbacks[0][1] is what:
@@ -426,6 +448,8 @@ class GroupConsumer:
             if rates.read_error_event and random.random() < rates.read_error_event:
                 reading.position = records[0].offset_number + 1
                 read.append(_error_event(records[0]))
+                if len(read) >= count:
+                    break
                 continue
             reading.position = records[-1].offset_number + 1
             read += records

@@ -1,7 +1,4 @@
-"""Every execution of every worker: what must be true when one starts, and why a record that ran before may run again.
-
-Pure.
-"""
+"""Every execution of every worker: what must be true when one starts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_worker.cluster.broker_clock import TOLERATED_MS
@@ -19,6 +15,7 @@ from forebay_worker.dispatch.failure_policy import DIFFERENT_MIN, LONE_TRIES_MAX
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
 from forebay_worker.partition.assignment import CONVICTED_CRASHES
 from simulation.broker import Key
+from simulation.causes import Causes, Owned
 from simulation.ledger import Ledger
 from simulation.scheduler import Scheduler
 
@@ -43,7 +40,8 @@ class Accepted:
 @dataclass(slots=True, eq=False)
 class Execution:
     """``how`` it ended: running (it did not), answered, charged, of_backend, refused, cancelled, or shared: by a status
-    that is the backend's state when all get it. ``was_alone``: then, whether fewer than three had got it."""
+    that is the backend's state when all get it. ``was_alone``: then, whether fewer than three had got it.
+    ``is_superseded``: it was run again, for a reason: what became of it counts no more."""
 
     place: Place
     request_id: str
@@ -51,43 +49,30 @@ class Execution:
     worker: str
     started: float
     assignment: Any
+    owned: Owned
     how: str = "running"
     ended: float = float("inf")
     was_alone: bool = False
     at_the_door: bool = False
-
-
-@dataclass(slots=True)
-class _HandOver:
-    """What the coordination topic says of one offset that runs on at a former owner."""
-
-    first_said: float
-    last_said: float
-    silence: float = 0.0
+    is_superseded: bool = False
 
 
 class Executions:
-    """``attempts_max`` and ``limit``: the workers' settings. ``cuts_metadata``: commits lack room."""
+    """``attempts_max`` and ``limit``: the workers' settings."""
 
-    def __init__(
-        self, *, scheduler: Scheduler, ledger: Ledger, attempts_max: int, limit: int, cuts_metadata: bool
-    ) -> None:
+    def __init__(self, *, scheduler: Scheduler, ledger: Ledger, causes: Causes, attempts_max: int, limit: int) -> None:
         self._scheduler = scheduler
         self._ledger = ledger
         self._attempts_max = attempts_max
         self._limit = limit
-        self._cuts_metadata = cuts_metadata
+        self.causes = causes
         self._by_place: defaultdict[Place, list[Execution]] = defaultdict(list)
         self._last: dict[tuple[str, int], Execution] = {}
         self._running: Counter[str] = Counter()
         self._said_capacity: dict[str, float] = {}
-        self._dead_workers: dict[str, float] = {}
-        self._sessions_ended: dict[str, float] = {}
         self._unreachable: set[str] = set()
-        self._last_commits_refused: set[tuple[str, Key]] = set()
-        self._told: dict[tuple[str, Key], tuple[int, str]] = {}
-        self._told_at: dict[tuple[str, Key], float] = {}
-        self._hand_overs: dict[Place, _HandOver] = {}
+        self.repeated: set[str] = set()
+        """The requests that ran more than once."""
         self._last_answer: dict[str, float] = {}
         self._last_completion: dict[str, float] = {}
         self._last_completion_began: dict[str, float] = {}
@@ -101,60 +86,32 @@ class Executions:
         self.tried_alone: Callable[[str], Place | None] = lambda _: None
         """Which place a worker runs alone, or has just run, or is about to; None for none."""
         self._outcomes_written: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
-        self.notices_fail = False
         self.gave_up_looking: Callable[[str], bool] = lambda _: False
         """Whether a worker could not look through the results to their end."""
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether anything happened after which a request may end twice."""
-        return bool(
-            self._dead_workers
-            or self._unreachable
-            or self._sessions_ended
-            or self._last_commits_refused
-            or self.notices_fail
-        )
-
     # What happens around executions.
-
-    def told_committed(self, worker: str, key: Key, offset: int, metadata: str) -> None:
-        """A worker was told what is committed of a partition that it now owns."""
-        self._told[worker, key] = (offset, metadata)
-        self._told_at[worker, key] = self._scheduler.now
-
-    def last_commit_failed(self, worker: str, keys: list[Key]) -> None:
-        """A commit that a worker waited for was refused or not answered."""
-        self._last_commits_refused.update((worker, key) for key in keys)
 
     def outcome_written(self, request_id: str, replay_count: int) -> None:
         """An outcome is on the results topic."""
         self._outcomes_written[request_id, replay_count].append(self._scheduler.now)
 
-    def said(self, notice: Notice) -> None:
-        """A notice is on the coordination topic."""
-        now = self._scheduler.now
-        for offset in notice.offsets:
-            said = self._hand_overs.setdefault((notice.topic, notice.partition, offset), _HandOver(now, now))
-            said.silence = max(said.silence, now - said.last_said)
-            said.last_said = now if notice.kind is NoticeKind.RUNNING else float("inf")
-
     def said_capacity(self, worker: str) -> None:
         """A worker's capacity is on the coordination topic."""
         self._said_capacity[worker] = self._scheduler.now
 
-    def cannot_be_reached(self, worker: str) -> None:
+    def cannot_be_reached(self, worker: str, seconds: float) -> None:
         """A worker was stopped or cut off."""
         self._unreachable.add(worker)
+        self.causes.away(worker, seconds)
 
-    def session_ended(self, worker: str) -> None:
-        """The coordinator gave a worker up."""
-        self._sessions_ended[worker] = self._scheduler.now
+    def session_ended(self, worker: str, topics: list[str]) -> None:
+        """The coordinator of the group that reads ``topics`` gave a worker up."""
+        self.causes.session_ended(worker, topics)
         self._note_alone(worker)
 
     def died(self, worker: str) -> None:
         """A worker is gone, with all that ran in it."""
-        self._dead_workers[worker] = self._scheduler.now
+        self.causes.died(worker)
         self._note_alone(worker)
         self._running[worker] = 0
         self._executing[worker].clear()
@@ -223,12 +180,18 @@ class Executions:
         if self._running[worker] > self._limit:
             self._ledger.fail(f"{worker} runs {self._running[worker]} requests, its limit is {self._limit}")
         self._check_sharing()
+        owned = self.causes.latest(worker, place[:2])
         for earlier in self._by_place[place]:
-            cause = self._cause_of_repetition(earlier, worker, work)
+            cause = self._cause_of_repetition(earlier, owned, work)
             if cause is not None:
                 self._ledger.causes[cause] += 1
                 self._ledger.note(f"{request_id} at {place} runs again: {cause}")
-        execution = Execution(place, request_id, work.attempt, worker, now, work.assignment)
+                self.repeated.add(request_id)
+                earlier.is_superseded = not self.causes.is_past(owned)
+        if work.crashes > (losses := self.causes.losses_before(owned, place)):
+            self._ledger.fail(f"{worker} counts {work.crashes} crashes of {request_id} at {place}, and {losses} were")
+        self.causes.ran(place)
+        execution = Execution(place, request_id, work.attempt, worker, now, work.assignment, owned)
         self._by_place[place].append(execution)
         self._executing[worker].add(execution)
         self._last[request_id, work.attempt] = execution
@@ -249,55 +212,32 @@ class Executions:
         if len(counted) > 1:
             self._ledger.counts["shared_backends"] += 1
 
-    def _cause_of_repetition(self, earlier: Execution, worker: str, work: Work) -> str | None:
+    def _cause_of_repetition(self, earlier: Execution, owned: Owned, work: Work) -> str | None:
         """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""
         if earlier.how in ("cancelled", "of_backend", "refused", "shared"):
             return None
-        key = earlier.place[:2]
-        offset, metadata = self._told.get((worker, key), (-1, ""))
-        decoded = decode_metadata(offset, metadata) if offset >= 0 else None
-        at = earlier.place[2]
-        if at < offset or (decoded and any(first <= at < first + length for first, length in decoded.finished)):
+        worker, at = owned.worker, earlier.place[2]
+        if at < owned.offset or any(first <= at < first + length for first, length in owned.metadata.finished):
             self._ledger.fail(
                 f"{worker} runs {earlier.request_id} at {earlier.place}, which its own start said was finished"
             )
-        owned_since = self._told_at.get((worker, key), 0.0)
         written = self._outcomes_written[earlier.request_id, work.history.replay_count]
-        if any(earlier.started <= at < owned_since for at in written) and not self.gave_up_looking(worker):
+        if any(earlier.started <= at < owned.since for at in written) and not self.gave_up_looking(worker):
             self._ledger.fail(
-                f"{worker} runs {earlier.request_id} at {earlier.place}, which it has owned since {owned_since:.3f}; "
+                f"{worker} runs {earlier.request_id} at {earlier.place}, which it has owned since {owned.since:.3f}; "
                 f"its outcome was written at {written}"
             )
         if earlier.assignment is work.assignment:
             self._ledger.fail(f"{worker} runs {earlier.request_id} at {earlier.place} twice")
-        died = self._dead_workers.get(earlier.worker)
-        if died is not None:
-            return "in_flight_at_kill" if earlier.ended >= died else "since_last_commit"
-        if earlier.assignment.lost or self._is_past(earlier.worker, key) or self._is_past(worker, key):
-            return "stopped_or_cut_off"
-        now = self._scheduler.now
-        said, owned_since = self._hand_overs.get(earlier.place), self._told_at.get((worker, key), now)
-        if said is None:
-            silence = now - owned_since
-        else:
-            silence = max(said.silence, now - said.last_said, said.first_said - owned_since)
-        is_silent = silence >= LEASE_SECONDS - 0.5
-        may_be_silent = self.notices_fail or earlier.worker in self._unreachable
-        if (is_silent and may_be_silent) or worker in self._unreachable:
-            return "lease_ended"
-        if (earlier.worker, key) in self._last_commits_refused:
-            return "last_commit_refused"
-        if self._cuts_metadata:
-            return "metadata_cut"
-        self._ledger.fail(
-            f"{worker} runs {earlier.request_id} at {earlier.place}, which {earlier.worker} ran from "
-            f"{earlier.started:.3f} to {earlier.ended:.3f} ({earlier.how}): nothing explains it"
-        )
-        return None
-
-    def _is_past(self, worker: str, key: Key) -> bool:
-        """Whether a worker's session has ended since it was given a partition, whether or not it knows."""
-        return self._sessions_ended.get(worker, -1.0) >= self._told_at.get((worker, key), 0.0)
+        if earlier.is_superseded:
+            return None
+        cause = self.causes.explain(earlier, owned)
+        if cause is None:
+            self._ledger.fail(
+                f"{worker} runs {earlier.request_id} at {earlier.place}, which {earlier.worker} ran from "
+                f"{earlier.started:.3f} to {earlier.ended:.3f} ({earlier.how}): nothing explains it"
+            )
+        return cause
 
     def _end(self, execution: Execution, how: str) -> None:
         execution.how = how
@@ -334,6 +274,10 @@ class Executions:
         else:
             self._last_answer[execution.worker] = self._scheduler.now
             self._end(execution, "charged")
+
+    def workers_of(self, request_id: str) -> set[str]:
+        """Who executed a request."""
+        return {one.worker for (ran, _), all_of in self._by_attempt.items() if ran == request_id for one in all_of}
 
     def check_charge(self, request_id: str, attempt: int) -> None:
         """An attempt counts; it must not if the backend alone was to blame."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
-from simulation.broker import Broker, Key
+from simulation.broker import Broker, Key, Log
 from simulation.consumer import end_event
 from simulation.scheduler import Process, Thread
 
@@ -25,7 +25,7 @@ class _Listed:
 
 
 class Follower:
-    """Reads topics by assignment, without a group."""
+    """Reads topics by assignment, without a group. What a broker has, a fetch brings, and that may take its time."""
 
     def __init__(self, *, broker: Broker, process: Process) -> None:
         self._broker = broker
@@ -33,14 +33,18 @@ class Follower:
         self._scheduler = broker.scheduler
         self._positions: dict[Key, int] = {}
         self._told_ends: dict[Key, int] = {}
+        self._fetched: dict[Key, int] = {}
+        self._fetch_ends_at: dict[Key, float] = {}
         self._thread: Thread | None = None
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._positions.clear()
         self._told_ends.clear()
+        self._fetch_ends_at.clear()
         for each in partitions:
-            log = self._broker.log((each.topic, each.partition))
-            self._positions[each.topic, each.partition] = each.offset if each.offset != OFFSET_END else log.end
+            key = (each.topic, each.partition)
+            log = self._broker.log(key)
+            self._positions[key] = self._fetched[key] = each.offset if each.offset != OFFSET_END else log.end
             if self._data_came not in log.listeners:
                 log.listeners.append(self._data_came)
 
@@ -73,7 +77,8 @@ class Follower:
                 return None
             self._thread = self._scheduler.current_thread
             assert self._thread is not None
-            self._thread.wait(end - self._scheduler.now)
+            now = self._scheduler.now
+            self._thread.wait(min([end, *(at for at in self._fetch_ends_at.values() if at > now)]) - now)
             self._thread = None
 
     def consume(self, num_messages: int, timeout: float) -> list[Any]:
@@ -94,15 +99,29 @@ class Follower:
             return None
         for key, position in self._positions.items():
             log = self._broker.log(key)
+            end = self._fetched_end(key, log, position)
             index = log.index(position)
-            if index < len(log.records):
+            if index < len(log.records) and log.records[index].offset_number < end:
                 record = log.records[index]
                 self._positions[key] = record.offset_number + 1
                 return record
-            if self._told_ends.get(key) != log.end:
-                self._positions[key] = self._told_ends[key] = log.end
-                return end_event(key, log.end)
+            if end == log.end and self._told_ends.get(key) != end:
+                self._positions[key] = self._told_ends[key] = end
+                return end_event(key, end)
         return None
+
+    def _fetched_end(self, key: Key, log: Log, position: int) -> int:
+        """Up to where a log has been fetched; begins another fetch when all of that was read."""
+        if not self._broker.fetch_seconds_max:
+            return log.end
+        if (ends_at := self._fetch_ends_at.get(key)) is not None:
+            if ends_at <= self._scheduler.now:
+                del self._fetch_ends_at[key]
+                self._fetched[key] = log.end
+        elif position >= self._fetched[key] < log.end:
+            seconds = self._broker.fetch_seconds_max * self._broker.fetch_random.random() ** 3
+            self._fetch_ends_at[key] = self._scheduler.now + seconds
+        return self._fetched[key]
 
     def _ask(self, timeout: float) -> None:
         rates, random = self._broker.rates, self._broker.random

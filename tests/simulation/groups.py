@@ -88,7 +88,7 @@ class Group:
             )
         elif member.id in self.members and process.unreachable_since is not None and process.unreachable_since <= since:
             self.broker.oracle.ledger.note(f"{self.name}: session of {process.name} ended")
-            self.broker.oracle.executions.session_ended(process.name)
+            self.broker.oracle.executions.session_ended(process.name, self.topics)
             self.remove(member.id)
 
     def expect_no_heartbeat(self, member_id: int) -> None:
@@ -98,7 +98,7 @@ class Group:
 
     def _forget(self, member_id: int) -> None:
         if member_id in self.members:
-            self.broker.oracle.executions.session_ended(self.members[member_id].consumer.process.name)
+            self.broker.oracle.executions.session_ended(self.members[member_id].consumer.process.name, self.topics)
             self.remove(member_id)
 
     def is_member(self, member_id: int | None) -> bool:

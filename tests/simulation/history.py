@@ -18,6 +18,7 @@ from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
+from simulation.causes import Causes
 from simulation.executions import Executions, Place
 from simulation.groups import ClassicGroup, ConsumerGroup
 from simulation.ledger import Ledger, Violation
@@ -54,6 +55,8 @@ class Plan:
     rates: FaultRates
     bounds: Bounds
     control_share: float
+    fetch_seconds_max: float
+    scaled_to_zero_at: float | None
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
@@ -96,6 +99,13 @@ def draw_plan(seed: int) -> Plan:
         read_error_event=rate(0.3, 0.3),
         lookup_failed=rate(0.2, 0.3),
     )
+    # From a generator of their own, as with controls below.
+    more = Random(seed + 7_000_003)
+    if more.random() < 0.3:
+        rates.last_commit_failed = more.choice((0.3, 0.8))
+    if more.random() < 0.12:
+        rates.commit_slow, rates.commit_slow_seconds = 0.3, 25.0
+        rates.commit_failed = max(rates.commit_failed, 0.3)
     is_small = random.random() < 0.5
     bounds = Bounds(
         lookahead_records=random.choice((2, 4, 8)) if is_small else 256,
@@ -134,6 +144,8 @@ def draw_plan(seed: int) -> Plan:
         has_wrong_clocks=random.random() < 0.3,
         # From a generator of its own: what a seed stood for before there were any is left as it was.
         control_share=Random(seed + 2_000_003).choice((0.0, 0.1, 0.3, 0.8)),
+        fetch_seconds_max=Random(seed + 5_000_003).choice((0.0, 0.0, 1.0, 6.0)),
+        scaled_to_zero_at=more.uniform(5, fault_seconds) if more.random() < 0.2 else None,
     )
 
 
@@ -151,9 +163,9 @@ class History:
         executions = Executions(
             scheduler=self.scheduler,
             ledger=ledger,
+            causes=Causes(scheduler=self.scheduler, metadata_bytes_max=plan.bounds.metadata_bytes),
             attempts_max=plan.max_retries + 1,
             limit=plan.limit,
-            cuts_metadata=plan.bounds.metadata_bytes < METADATA_BYTES_MAX,
         )
         self.oracle = Oracle(
             ledger=ledger, executions=executions, pool=POOL, tiers=plan.tiers, attempts_max=plan.max_retries + 1
@@ -165,6 +177,8 @@ class History:
             gap_rate=plan.gap_rate,
             rates=plan.rates,
         )
+        self.broker.fetch_seconds_max = plan.fetch_seconds_max
+        self.broker.fetch_random = Random(plan.seed + 6_000_003)
         self.backend = Backend(
             scheduler=self.scheduler, random=self._random, latency=plan.latency, large_bytes=plan.bounds.result_bytes
         )
@@ -225,6 +239,8 @@ class History:
         self._schedule_requests()
         for at, kind in plan.faults:
             scheduler.at(at, None, partial(self._fault, kind))
+        if plan.scaled_to_zero_at is not None:
+            scheduler.at(plan.scaled_to_zero_at, None, self._scale_to_zero)
         scheduler.later(1.0, None, self._check_bounds)
         scheduler.run_until(plan.fault_seconds)
         self._calm()
@@ -377,6 +393,20 @@ class History:
             at = number * self._random.uniform(0.5, 6)
             self.scheduler.later(at, None, self._replace, running)
 
+    def _scale_to_zero(self) -> None:
+        """Nobody works for some seconds; who comes then finds what was asked for meanwhile on the topics alone."""
+        random = Random(self.plan.seed + 8_000_003)
+        for running in list(self.cluster.running):
+            self.cluster.terminate(running)
+        seconds = random.uniform(1, 15)
+        self.scheduler.later(seconds, None, self._cancel_some, random)
+        self.scheduler.later(seconds + random.random(), None, self._add)
+
+    def _cancel_some(self, random: Random) -> None:
+        waiting = self.oracle.waiting_ids()
+        for request_id in random.sample(waiting, min(len(waiting), random.choice((0, 3, 10)))):
+            self._control(ControlAction.CANCEL, request_id, None)
+
     def _replace(self, running: Any) -> None:
         if not running.has_ended:
             self.cluster.terminate(running)
@@ -393,7 +423,7 @@ class History:
 
     def _brokers_leave(self) -> None:
         seconds = self._random.choice((1.0, 6.0, 20.0))
-        self.oracle.not_written_in_time(POOL.coordination)
+        self.oracle.executions.causes.away("", seconds)
         self.oracle.ledger.note(f"brokers leave for {seconds:.0f} s")
         self.broker.down_until = self.scheduler.now + seconds
 

@@ -31,6 +31,7 @@ from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import EnvelopeError
 from simulation.executions import Accepted, Execution, Executions
 from simulation.ledger import Ledger
+from simulation.scheduler import WALL_START_MS
 
 if TYPE_CHECKING:
     from forebay_worker.request.work import Work
@@ -80,6 +81,8 @@ class Oracle:
         self.dead_ids: set[str] = set()
         self.controls: defaultdict[str, list[tuple[ControlAction, int]]] = defaultdict(list)
         self._moved: set[Place] = set()
+        self._moved_twice: set[str] = set()
+        self._taken: set[tuple[str, Key, int, str]] = set()
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._partitions: defaultdict[Key, _Partition] = defaultdict(_Partition)
@@ -150,11 +153,13 @@ class Oracle:
             self.ledger.fail(f"{request_id} was expedited with another first enqueue time")
         if place in self._moved and not self._may_come_twice(request_id):
             self.ledger.fail(f"{request_id} was expedited twice from {place}, and nothing explains it")
+        if place in self._moved:
+            self._moved_twice.add(request_id)
         self._moved.add(place)
         self._attempts[request_id][history.attempt] += 1
 
     def _may_come_twice(self, request_id: str) -> bool:
-        return self.executions.may_repeat or self._written_twice[request_id] > 0
+        return self.executions.causes.anything_happened or self._written_twice[request_id] > 0
 
     def _appended_control(self, record: LogRecord) -> None:
         control = decode_control(record.value_bytes)
@@ -238,16 +243,16 @@ class Oracle:
         if notice is None:
             return  # a capacity, or a clock probe
         self.ledger.note(f"{notice.worker} says {notice.kind} of {notice.topic}/{notice.partition}: {notice.offsets}")
-        self.executions.said(notice)
+        self.executions.causes.said(notice)
 
     def written_but_reported_failed(self, record: LogRecord) -> None:
         """The producer was told that a record it wrote is not there: it will come again."""
         self._written_twice[(record.key_bytes or b"").decode(errors="replace")] += 1
 
-    def not_written_in_time(self, topic: str) -> None:
-        """A produce failed or took seconds. Notices are not made again."""
-        if topic == self._pool.coordination:
-            self.executions.notices_fail = True
+    def produced(self, topic: str, value: bytes | None) -> None:
+        """A worker has given its producer a record, which may come to nothing."""
+        if topic == self._pool.coordination and (notice := decode_notice(value or b"")) is not None:
+            self.executions.causes.tried_to_say(notice)
 
     def started(self, worker: str, work: Work, *, now_ms: int) -> Execution:
         """A worker calls the backend, at ``now_ms`` on its own clock."""
@@ -256,7 +261,22 @@ class Oracle:
         place = (record.topic(), record.partition(), record.offset())
         if place in self._moved and not self._may_come_twice(request_id):
             self.ledger.fail(f"{worker} runs {request_id} at {place}, from where it was expedited")
+        self._check_cancel(worker, work)
         return self.executions.started(worker, work, self.accepted[work.request.request_id], now_ms=now_ms)
+
+    def _check_cancel(self, worker: str, work: Work) -> None:
+        """What was cancelled before its partition was taken over is known to be: the owner reads so far first."""
+        assert work.request is not None
+        topic, partition = work.record.topic(), work.record.partition()
+        owned = self.executions.causes.latest(worker, (topic, partition))
+        owned_ms = WALL_START_MS + int(owned.since * 1000)
+        for action, at_ms in self.controls[work.request.request_id]:
+            if action is not ControlAction.CANCEL or not work.record.timestamp()[1] <= at_ms < owned_ms:
+                continue
+            if not self.executions.causes.was_deaf(owned):
+                self.ledger.fail(
+                    f"{worker} runs {work.request.request_id}, which was cancelled before it owned {topic}/{partition}"
+                )
 
     def removed(self, record: LogRecord) -> None:
         """Retention took a record away; nobody can be asked for it any more."""
@@ -285,6 +305,11 @@ class Oracle:
         is_kept = request_id in self.dead_ids or self.accepted[request_id].submissions > 1
         return bool(results) and is_kept
 
+    def check_confirmed(self, worker: str, key: Key, offset: int, metadata: str) -> None:
+        """A worker takes a commit for confirmed."""
+        if (worker, key, offset, metadata) not in self._taken:
+            self.ledger.fail(f"{worker} takes a commit of {key} at {offset} for confirmed, and nobody took it")
+
     def committed(self, key: Key, offset: int, metadata: str, worker: str) -> None:
         """The coordinator took a commit."""
         partition = self._partitions[key]
@@ -292,6 +317,8 @@ class Oracle:
         if offset < partition.committed:
             self.ledger.fail(f"{worker} committed {offset} of {key} after {partition.committed}")
         partition.committed = offset
+        self.executions.causes.committed(worker, key)
+        self._taken.add((worker, key, offset, metadata))
         decoded = decode_metadata(offset, metadata)
         if decoded is None:
             self.ledger.fail(f"{worker} committed metadata of {key} that cannot be read")
@@ -318,6 +345,10 @@ class Oracle:
                         f"{worker} named {record.request_id} at {record.place} as finished, which it is not"
                     )
                 ahead.add(at)
+
+    def waiting_ids(self) -> list[str]:
+        """The requests that have no outcome yet, in a certain order."""
+        return sorted(self._waiting_ids)
 
     # The end.
 
@@ -347,8 +378,11 @@ class Oracle:
             if extra:
                 self.ledger.counts["extra_outcomes"] += extra
                 accepted = self.accepted.get(request_id)
+                workers = {result.worker or "" for result in results} | self.executions.workers_of(request_id)
                 is_explained = (
-                    self.executions.may_repeat
+                    request_id in self.executions.repeated
+                    or request_id in self._moved_twice
+                    or any(map(self.executions.causes.may_have_forgotten, workers))
                     or self._written_twice[request_id] > 0
                     or (accepted is not None and accepted.submissions > 1)
                 )

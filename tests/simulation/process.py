@@ -165,6 +165,7 @@ class Cluster:
         self.ended: list[Running] = []
         self.idle_tick_seconds = 0.25
         self.poll_stretch = 3.0
+        broker.commit_answered = self._check_confirmed
         oracle.executions.gave_up_looking = self._gave_up_looking
         oracle.executions.tried_alone = self._tried_alone
 
@@ -223,6 +224,7 @@ class Cluster:
             raise error
         if not running.has_ended:
             self._oracle.ledger.note(f"{running.process.name} has drained")
+            self._oracle.executions.causes.drained(running.process.name)
             self._end(running)
 
     def _gave_up_looking(self, name: str) -> bool:
@@ -269,7 +271,7 @@ class Cluster:
         if process.stopped:
             return
         self._oracle.ledger.note(f"{process.name} is stopped for {seconds:.1f} s")
-        self._oracle.executions.cannot_be_reached(process.name)
+        self._oracle.executions.cannot_be_reached(process.name, seconds)
         process.stop()
         self._broker.watch(process)
         self._scheduler.later(seconds, None, self._continue, running)
@@ -284,7 +286,7 @@ class Cluster:
         """Nothing reaches the brokers, nor comes from them, for a time."""
         process, now = running.process, self._scheduler.now
         self._oracle.ledger.note(f"{process.name} is cut off for {seconds:.1f} s")
-        self._oracle.executions.cannot_be_reached(process.name)
+        self._oracle.executions.cannot_be_reached(process.name, seconds)
         process.cut_until = max(process.cut_until, now + seconds)
         if process.unreachable_since is None:
             process.unreachable_since = now
@@ -368,6 +370,13 @@ class Cluster:
             self._oracle.ledger.fail(f"{name} decodes {request_id} beside a suspect")
         self.kill(running)
         self._scheduler.sleep(1e9)  # this thread is gone
+
+    def _check_confirmed(self, process: Process) -> None:
+        for running in self.running:
+            if running.process is process:
+                for intake in running.worker._intakes.values():
+                    for key, commit in intake.commits._confirmed.items():
+                        self._oracle.check_confirmed(process.name, key, *commit)
 
     def check_bounds(self) -> None:
         """What every worker may hold at most."""

@@ -35,8 +35,8 @@ class SimulatedProducer:
         rates, random = self._broker.rates, self._broker.random
         if len(value or b"") > RECORD_BYTES_MAX:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+        self._broker.oracle.produced(topic, value)
         if rates.produce_queue_full and random.random() < rates.produce_queue_full:
-            self._broker.oracle.not_written_in_time(topic)
             raise BufferError("Local: Queue full")
         record = LogRecord(topic, 0, 0, key, value, headers, 0)
         produced_at = self._scheduler.now
@@ -68,8 +68,6 @@ class SimulatedProducer:
     def _leaves(self, record: LogRecord, on_delivery: Delivered) -> None:
         rates, random = self._broker.rates, self._broker.random
         slow = random.random() * 8 if rates.produce_slow and random.random() < rates.produce_slow else 0.0
-        if slow:
-            self._broker.oracle.executions.notices_fail = True  # they leave in order
         self._connection.send(self._arrives, record, on_delivery, slow_seconds=slow)
 
     def _arrives(self, record: LogRecord, on_delivery: Delivered) -> None:
@@ -86,8 +84,6 @@ class SimulatedProducer:
             if rates.produce_failed_but_written and random.random() < rates.produce_failed_but_written:
                 self._broker.oracle.written_but_reported_failed(record)
                 error = KafkaError(KafkaError._MSG_TIMED_OUT)
-        if error is not None:
-            self._broker.oracle.not_written_in_time(topic)
         self._connection.reply(self._report, on_delivery, error, record)
 
     def _report(self, on_delivery: Delivered, error: KafkaError | None, record: LogRecord) -> None:

@@ -69,6 +69,23 @@ def test_every_bug_put_back_is_found() -> None:
     assert [name for name, seed in found.items() if seed is None] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "seed", "violation"),
+    [
+        ("barrier-waits-for-nothing", 79, "which was cancelled before it owned"),
+        ("last-commit-ignored", 103, "committed 0 of"),
+        ("last-commit-never-said", 150, "counts 1 crashes of"),
+        ("any-answer-confirms", 27, "for confirmed, and nobody took it"),
+    ],
+)
+def test_what_breaks_hand_overs_is_found_in_the_history_that_shows_it(name: str, seed: int, violation: str) -> None:
+    """Another seed will do when histories change: `python -m simulation --bug NAME` tells which find it."""
+    quiet()
+    bug = next(each for each in BUGS if each.name == name)
+    assert violation in (run_seed(seed, patches=bug.patches()).violation or "")
+    assert run_seed(seed).violation is None
+
+
 @pytest.mark.parametrize("bug", [None, BUGS[0]], ids=lambda bug: bug.name if bug is not None else "no bug")
 def test_a_seed_replays_the_same_history_in_any_process(bug: object) -> None:
     more = ["--bug", BUGS[0].name] if bug is not None else []
