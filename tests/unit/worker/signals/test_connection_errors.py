@@ -68,6 +68,19 @@ def test_a_server_that_hangs_up_and_one_without_tls_are_told_apart() -> None:
     assert "TLS handshake failed (" in words
 
 
+async def speak_http_2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(1)
+    writer.write(b"\0\0\x12\x04\0\0\0\0\0")
+    writer.close()
+
+
+def test_a_server_that_speaks_no_http_is_told_so() -> None:
+    words = connection_words(met(speak_http_2))
+    assert words.startswith("the answer is no HTTP: Bad status line")
+    assert "400" not in words
+    assert "\n" not in words
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [

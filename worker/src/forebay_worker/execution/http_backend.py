@@ -12,7 +12,7 @@ import msgspec
 from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape, choices_in, shape_of
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader
-from forebay_worker.answers.verdict import Failed, Verdict, with_words
+from forebay_worker.answers.verdict import Failed, Verdict, bounded, with_words
 from forebay_worker.execution.answer_body import ANSWER_LIMITS, GRACE_SECONDS, Room, read_answer
 from forebay_worker.execution.api_key import ApiKey
 from forebay_worker.execution.connections import AGE_SECONDS, Connections, Exchange, Timeouts
@@ -134,7 +134,7 @@ class HttpBackend:
         except aiohttp.ClientResponseError as error:
             # Another protocol (TLS, HTTP/2), broken headers or chunks, an encoding that was not asked for. As a
             # connection that broke off: whoever answers one so mostly answers all so.
-            problem = with_words("the answer is no HTTP", " ".join(error.message.split()).encode(errors="replace"))
+            problem = bounded(trouble_words(error))
             raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem, of_backend=True)) from None
         except (aiohttp.ClientError, OSError) as error:
             failure = Failure(

@@ -8,6 +8,8 @@ import ssl
 
 import aiohttp
 
+_SAID_CHARS_MAX = 200
+
 
 def connection_words(error: Exception) -> str:
     """Without the server's address: `connection refused`."""
@@ -22,6 +24,9 @@ def connection_words(error: Exception) -> str:
             return "it closed the connection without an answer"
         case aiohttp.ClientOSError():
             return _os_words(error)
+        case aiohttp.ClientResponseError():
+            # Another protocol, broken headers; aiohttp calls each of them 400, which nobody said.
+            return f"the answer is no HTTP: {' '.join(error.message.split())[:_SAID_CHARS_MAX]}"
     return f"{type(error).__name__}: {error}"
 
 
