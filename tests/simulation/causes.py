@@ -132,8 +132,12 @@ class Causes:
         """What a worker owns."""
         return self._latest[worker, key]
 
-    def ran(self, place: Place) -> None:
-        """A record was executed."""
+    def was_cut(self, place: Place) -> bool:
+        """Whether a commit had no room to speak of a record."""
+        return place in self._cut
+
+    def appended(self, place: Place) -> None:
+        """There is a record."""
         self._places[place[:2]].add(place)
 
     def committed(self, worker: str, key: Key) -> None:

@@ -190,7 +190,6 @@ class Executions:
                 earlier.is_superseded = not self.causes.is_past(owned)
         if work.crashes > (losses := self.causes.losses_before(owned, place)):
             self._ledger.fail(f"{worker} counts {work.crashes} crashes of {request_id} at {place}, and {losses} were")
-        self.causes.ran(place)
         execution = Execution(place, request_id, work.attempt, worker, now, work.assignment, owned)
         self._by_place[place].append(execution)
         self._executing[worker].add(execution)

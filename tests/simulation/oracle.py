@@ -114,6 +114,7 @@ class Oracle:
 
     def _appended_request(self, record: LogRecord) -> None:
         self._partitions[record.topic_name, record.partition_number].records.append(record)
+        self.executions.causes.appended(record.place)
         try:
             request = self._codec.decode(record.value_bytes)
         except EnvelopeError as error:
@@ -170,6 +171,7 @@ class Oracle:
 
     def _appended_retry(self, record: LogRecord) -> None:
         self._partitions[record.topic_name, record.partition_number].records.append(record)
+        self.executions.causes.appended(record.place)
         try:
             request_id = self._codec.decode(record.value_bytes).request_id
         except EnvelopeError:
@@ -346,6 +348,10 @@ class Oracle:
                     )
                 ahead.add(at)
 
+    def _places_of(self, request_id: str) -> list[Place]:
+        records = [record for partition in self._partitions.values() for record in partition.records]
+        return [each.place for each in records if (each.request_id or self._undecodable.get(each.place)) == request_id]
+
     def waiting_ids(self) -> list[str]:
         """The requests that have no outcome yet, in a certain order."""
         return sorted(self._waiting_ids)
@@ -382,6 +388,7 @@ class Oracle:
                 is_explained = (
                     request_id in self.executions.repeated
                     or request_id in self._moved_twice
+                    or any(map(self.executions.causes.was_cut, self._places_of(request_id)))
                     or any(map(self.executions.causes.may_have_forgotten, workers))
                     or self._written_twice[request_id] > 0
                     or (accepted is not None and accepted.submissions > 1)
