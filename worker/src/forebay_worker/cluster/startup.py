@@ -18,7 +18,18 @@ from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.acls import worker_needs
 from forebay_schemas.kafka.connection import KafkaConnection, ask_metadata, make_admin, require_topics
 from forebay_schemas.kafka.diagnosis import refused_credentials
-from forebay_schemas.kafka.permissions import Access, Operation, denied_error, error_text, missing, on_group, on_topic
+from forebay_schemas.kafka.group_access import denied_groups
+from forebay_schemas.kafka.permissions import (
+    ANSWER_SECONDS_MAX,
+    Access,
+    Operation,
+    Resource,
+    denied_error,
+    error_text,
+    missing,
+    on_group,
+    on_topic,
+)
 from forebay_schemas.kafka.topic_ids import topic_ids
 
 ASK_SECONDS_MAX: Final = 2.0
@@ -47,7 +58,7 @@ class Cluster:
         admin = make_admin(self._connection, client_id=self._worker_id)
         ask_metadata(admin, connection=self._connection, doing="listing topics")
         try:
-            lacking = missing(admin, worker_needs(pool))
+            lacking = self._missing(admin, timeout_seconds=ANSWER_SECONDS_MAX)
         except KafkaException as error:
             # A controller or a coordinator is away; the other brokers answer, so there is work to do. What is not
             # allowed is said when it is refused.
@@ -83,9 +94,23 @@ class Cluster:
         """What the ACLs do not allow now; None when the brokers do not say, within some seconds."""
         admin = make_admin(self._connection, client_id=self._worker_id)
         try:
-            return missing(admin, worker_needs(self._pool), timeout_seconds=ASK_SECONDS_MAX)
+            return self._missing(admin, timeout_seconds=ASK_SECONDS_MAX)
         except KafkaException:
             return None
+
+    def _missing(self, admin: AdminClient, *, timeout_seconds: float) -> list[Access]:
+        needed = worker_needs(self._pool)
+        refused = missing(
+            admin, [one for one in needed if one.resource is not Resource.GROUP], timeout_seconds=timeout_seconds
+        )
+        denied = denied_groups(
+            self._connection,
+            sorted({one.name for one in needed if one.resource is Resource.GROUP}),
+            topic=self._pool.results,
+            client_id=self._worker_id,
+            timeout_seconds=min(timeout_seconds, ASK_SECONDS_MAX),
+        )
+        return [one for one in needed if one in refused or (one.resource is Resource.GROUP and one.name in denied)]
 
     def explain_writing(self, error: KafkaError, topic: str) -> str:
         """Why a record could not be written."""
