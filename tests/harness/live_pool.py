@@ -66,6 +66,8 @@ class LivePool:
         )
         for future in made.values():
             future.result(_ANSWER_SECONDS_MAX)
+        # The controller has made them; a broker with much to do hears of it a moment later.
+        wait_until("topics that brokers know", lambda: set(made) <= set(admin.list_topics(timeout=10).topics))
         client = {**kafka.connection.properties, "bootstrap.servers": kafka.bootstrap_servers}
         self._producer = Producer(
             {**client, "acks": "all", "linger.ms": 0, "message.max.bytes": REQUEST_BYTES_MAX, "logger": LOG}

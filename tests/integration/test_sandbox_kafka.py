@@ -94,6 +94,7 @@ def test_a_topic_is_not_made_by_writing_to_it(kafka: KafkaAccess) -> None:
     assert "never-made" not in kafka.admin().list_topics(timeout=_LONG_SECONDS).topics
 
 
+@pytest.mark.long
 def test_kafkas_own_console_tools_run(kafka: KafkaAccess) -> None:
     topic = kafka.create_topic()
     lines = ['{"request_id": "1"}', '{"request_id": "ü"}']
@@ -119,6 +120,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield cluster
 
 
+@pytest.mark.long
 def test_three_brokers_lose_nothing_when_one_is_killed_and_comes_back(trio: LocalKafka) -> None:
     topic = trio.create_topic(partitions=3, config={"min.insync.replicas": "2"})
     producer = _producer(trio.bootstrap_servers)
@@ -145,6 +147,7 @@ def test_a_broker_that_is_paused_answers_again_after_it_is_resumed(trio: LocalKa
     broker.wait_ready(expected={1, 2, 3})
 
 
+@pytest.mark.long
 def test_a_paused_broker_can_be_stopped_and_started_tidily(trio: LocalKafka) -> None:
     broker = trio.brokers[0]
     pid = broker.pid
@@ -226,6 +229,7 @@ def test_a_delay_is_seen_by_a_producer_each_way(through_proxy: tuple[LocalKafka,
     assert time.monotonic() - start >= 0.5
 
 
+@pytest.mark.long
 def test_brokers_take_any_properties_such_as_passwords_and_acls(new_kafka: NewKafka) -> None:
     listeners = (Listener(name="DIRECT"), Listener(name="SASL", protocol="SASL_PLAINTEXT"))
     jaas = (
@@ -257,6 +261,7 @@ def test_brokers_take_any_properties_such_as_passwords_and_acls(new_kafka: NewKa
     assert _values(cluster, topic) == [b"writer"]
 
 
+@pytest.mark.long
 def test_a_picked_port_that_someone_takes_first_is_picked_again(
     new_kafka: NewKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +304,7 @@ with local_kafka() as cluster:
 """
 
 
+@pytest.mark.long
 def test_a_killed_owner_leaves_no_broker_and_no_data_even_if_the_broker_is_paused() -> None:
     with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -334,6 +340,7 @@ def service(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProces
         yield run
 
 
+@pytest.mark.long
 def test_a_kafka_that_is_up_outlives_the_command_and_keeps_its_data(
     service: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

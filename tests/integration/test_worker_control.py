@@ -122,6 +122,7 @@ def test_what_was_not_read_yet_is_found_by_its_place(
     assert [answer.outcome for answer in answers] == [EXPEDITED] * 10
     assert {answer.topic for answer in answers} == {pool.topics.requests(Tier.HIGH)}
     assert pool.ended() == set(doomed)
+    wait_until("their copies, read", lambda: worker.metric("forebay_lane_records", tier="high") == len(paid))
     gate.open()
     results = pool.results(names)
     assert {results[name].status for name in doomed} == {"cancelled"}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.workers import NewWorker
 
 REQUESTS_A_ROUND = 180
+ROUNDS_MAX = 8
 
 
 def submit_round(pool: LivePool, round_number: int, count: int, lengths: random.Random) -> None:
@@ -63,13 +64,15 @@ def test_what_has_its_outcome_is_not_run_again_after_a_kill(
     with running_engine(log_path=log_path) as engine:
         settings: dict[str, Any] = {"backend_url": engine.url, "limit_max": 8, "kafka_properties": properties}
         workers = [new_worker(pool, **settings) for _ in range(3)]
-        for round_number in range(3):
+        for round_number in range(ROUNDS_MAX):
             wanted = engine.stats()["completed"] + 40
             submit_round(pool, round_number, REQUESTS_A_ROUND, lengths)
             wait_until("full flow", partial(has_completed, engine, wanted))
             workers.pop(0).kill()
             workers.append(new_worker(pool, **settings))
             pool.results(pool.accepted)
+            if settled(workers) > 0:
+                break
         assert settled(workers) > 0, "nothing was in doubt: this proves nothing"
         assert looks(workers, "given_up") == 0
 

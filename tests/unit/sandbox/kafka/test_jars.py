@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -113,9 +114,14 @@ def test_without_maven_the_message_says_what_to_install(
     assert _count(runs) == 0
 
 
-def test_maven_gets_the_java_that_was_found(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("on_path", "home"), [(False, "/java"), (True, "")], ids=["no other", "one on PATH"])
+def test_maven_gets_the_java_that_was_found_where_it_would_find_none(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool, home: str
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name == "mvn" or on_path else None)
     _maven(tmp_path, f'echo "$JAVA_HOME" > {tmp_path}/home; {_FETCH}')
     kafka_jars(_JAVA)
 
-    assert (tmp_path / "home").read_text() == "/java\n"
+    assert (tmp_path / "home").read_text() == f"{home}\n"
     assert _count(runs) == 1
