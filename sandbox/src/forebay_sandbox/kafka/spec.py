@@ -106,8 +106,8 @@ def broker_properties(spec: ClusterSpec, node_id: int, *, data_dir: Path) -> dic
         "group.initial.rebalance.delay.ms": "0",
         # A broker that was killed may register again only when its old session is over: nine seconds by default.
         "broker.session.timeout.ms": "4000",
-        # An idle broker takes a tenth of a core so, and a quarter by default, where a record that says nothing is written
-        # each half second.
+        # An idle broker takes a tenth of a core with these. By default it writes an empty record each half second, and
+        # takes a quarter.
         "broker.heartbeat.interval.ms": "1000",
         "metadata.max.idle.interval.ms": "5000",
         # Topics with minutes of retention are seen to shrink while one watches.

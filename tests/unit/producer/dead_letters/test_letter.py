@@ -257,7 +257,7 @@ def test_what_a_letter_says_of_itself_is_read_even_where_it_is_no_envelope(
 
 @pytest.mark.parametrize("field", ["request_id", "biz_type", "tenant", "payload", "model"])
 def test_looking_at_a_letter_makes_nothing_of_what_stands_in_the_place_of_a_name(field: str) -> None:
-    """8 MiB of empty lists there were 190 MB of Python objects, of each letter that was listed. Here it is an eighth."""
+    """8 MiB of empty lists there were 190 MB of Python objects, of each letter that was listed. Here: an eighth."""
     lists: list[list[None]] = [[] for _ in range(125_000)]
     fields: dict[str, Any] = (
         {**ENVELOPE, "payload": {"model": lists}} if field == "model" else {**ENVELOPE, field: lists}
