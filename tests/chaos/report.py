@@ -21,7 +21,7 @@ GROWTH_MB_MAX = 25.0
 _GROWTH_LIFE_SECONDS_MIN = 60.0
 
 
-def broken_promises(report: Report) -> list[str]:
+def broken_promises(report: Report, *, stall_seconds_max: float = STALL_SECONDS_MAX) -> list[str]:
     """In words; empty when all are kept."""
     ledger, facts = report.ledger, report.facts
     broken = []
@@ -35,7 +35,7 @@ def broken_promises(report: Report) -> list[str]:
     broken += [
         f"{stall.topic}/{stall.partition} stood still for {stall.seconds:.1f} s"
         for stall in report.stalls
-        if stall.seconds > STALL_SECONDS_MAX
+        if stall.seconds > stall_seconds_max
     ]
     broken += [f"a retry was early: {early}" for early in ledger.early[:20]]
     if report.unfinished:
