@@ -46,7 +46,7 @@ test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose part
 	@$(BIN)/forebay-sandbox tools fetch helm etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok controller-gen >/dev/null
 	@$(BIN)/pytest tests/cluster -m cluster
 
-test-unit: bootstrap ## only the tests that need no broker (seconds)
+test-unit: bootstrap ## only the tests that need no broker (two minutes)
 	@$(BIN)/pytest tests/unit tests/contract
 
 lint: bootstrap ## ruff, mypy --strict, and the floors that rooms stand on
