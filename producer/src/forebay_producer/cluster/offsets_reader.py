@@ -19,6 +19,7 @@ from forebay_schemas.kafka.connection import (
     create_client,
     reader_config,
 )
+from forebay_schemas.kafka.group_access import told_denial
 from forebay_schemas.kafka.permissions import Operation, is_denied, on_group, on_topic
 from forebay_schemas.kafka.transient import until_passed
 
@@ -61,11 +62,9 @@ class GroupOffsets:
             try:
                 return consumer.committed(wanted, timeout=_REFUSED_SECONDS)
             except KafkaException as error:
-                # One that may not see the group waits for its coordinator, and says why to whoever polls.
-                said = consumer.poll(0)
-                refusal = None if said is None else said.error()
-                if refusal is not None and is_denied(refusal):
-                    raise KafkaException(refusal) from None
+                denial = told_denial(consumer)
+                if denial is not None:
+                    raise KafkaException(denial) from None
                 if error.args[0].code() != KafkaError._TIMED_OUT:
                     raise
             return consumer.committed(wanted, timeout=METADATA_TIMEOUT_SECONDS - _REFUSED_SECONDS)

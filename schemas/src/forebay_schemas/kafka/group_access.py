@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
 from forebay_schemas.kafka.permissions import is_denied
@@ -32,15 +32,22 @@ def denied_groups(
         return {group for group, is_one in zip(groups, threads.map(ask, groups), strict=True) if is_one}
 
 
+def told_denial(consumer: Consumer) -> KafkaError | None:
+    """The denial behind a question about a group that timed out, if that is why.
+
+    A consumer that may not see its group waits for the coordinator, and says why to whoever polls.
+    """
+    said = consumer.poll(0)
+    error = None if said is None else said.error()
+    return error if error is not None and is_denied(error) else None
+
+
 def _is_denied(connection: KafkaConnection, group: str, *, topic: str, client_id: str, timeout_seconds: float) -> bool:
     consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | {"group.id": group})
     try:
         consumer.committed([TopicPartition(topic, 0)], timeout=timeout_seconds)
     except KafkaException as error:
-        # One that may not see the group waits for its coordinator, and says why to whoever polls.
-        said = consumer.poll(0)
-        refusal = None if said is None else said.error()
-        return is_denied(error.args[0]) or (refusal is not None and is_denied(refusal))
+        return is_denied(error.args[0]) or told_denial(consumer) is not None
     finally:
         consumer.close()
     return False
