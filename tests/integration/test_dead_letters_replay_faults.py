@@ -11,11 +11,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from forebay_sandbox.kafka.local import free_port
 from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
-from harness.dead_letters import replay
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.kafka.connection import create_client, reader_config
+from harness.dead_letters import replay, requests, value_of, write_letters
+from harness.live_pool import envelope
 from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write
 from harness.signals import frozen
 from harness.waiting import wait_until
@@ -88,6 +92,39 @@ def test_a_run_that_was_stopped_for_longer_than_its_lease_sends_nothing_that_ano
     assert stopped.returncode == 0, err
     assert replays_by_id(pool) == Counter(wanted)
     assert recorded_by_id(pool) == Counter(wanted)
+
+
+def test_what_a_stopped_run_had_planned_is_not_sent_after_another_has(pool: LivePool) -> None:
+    """It goes on in parts: the high tier takes no more at once than its speed allows."""
+    pool.submit(Tier.HIGH, *(envelope(f"w-{number}") for number in range(10)))
+    wanted = [f"r-{number}" for number in range(8)]
+    write_letters(pool, ((one, value_of(one)) for one in wanted), tier=Tier.HIGH)
+    with running(pool, "--rate", "40/s") as stopped:
+        wait_until("its turn", lambda: audits(pool, "run_alive"))
+        with frozen(stopped):
+            commit_to_end(pool, Tier.HIGH)
+            other = replay(pool, *SELECTION, "--yes")
+            assert (other["replayed"], other["already_replayed"]) == (8, 0)
+            commit_to_end(pool, Tier.HIGH)
+        out, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 0, err
+    done = json.loads(out)
+    assert (done["replayed"], done["already_replayed"]) == (0, 8)
+    ids = [json.loads(record.value() or b"")["request_id"] for record in requests(pool, Tier.HIGH)]
+    assert Counter(one for one in ids if one.startswith("r-")) == Counter(wanted)
+    assert recorded_by_id(pool) == Counter(wanted)
+
+
+def commit_to_end(pool: LivePool, tier: Tier) -> None:
+    """As if a worker had finished all that lies there."""
+    topic = pool.topics.requests(tier)
+    ends = Counter(record.partition() or 0 for record in pool.kafka.read_all(topic))
+    config = reader_config(pool.kafka.connection, client_id="test") | {"group.id": pool.topics.group(tier)}
+    consumer = create_client(Consumer, config)
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, *one) for one in ends.items()], asynchronous=False)
+    finally:
+        consumer.close()
 
 
 @contextmanager

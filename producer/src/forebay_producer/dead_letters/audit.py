@@ -221,6 +221,22 @@ def _digest(request_id: str, replay_count: int) -> bytes:
     return blake2b(f"{replay_count}:{request_id}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
+class Turns:
+    """A set of replays of requests, the last `REMEMBERED_REPLAYS_MAX` of them."""
+
+    def __init__(self) -> None:
+        self._digests: BoundedMap[bytes, None] = BoundedMap(entries_max=REMEMBERED_REPLAYS_MAX)
+
+    def add(self, request_id: str, replay_count: int) -> None:
+        """Puts one in."""
+        self._digests.add(_digest(request_id, replay_count), None)
+
+    def has(self, request_id: str | None, replay_count: int) -> bool:
+        """Whether it is in."""
+        # The first look saves a digest of every letter while there is none.
+        return bool(self._digests) and request_id is not None and _digest(request_id, replay_count) in self._digests
+
+
 class Handled:
     """Which dead letters of one topic were replayed or discarded."""
 
@@ -229,21 +245,17 @@ class Handled:
         self._topic_id = topic_id
         self._replayed = Places()
         self._discarded = Places()
-        self._requests: BoundedMap[bytes, None] = BoundedMap(entries_max=REMEMBERED_REPLAYS_MAX)
+        self._turns = Turns()
 
     def add(self, record: AuditRecord) -> None:
         """Takes note of one record of the audit topic, of whatever kind."""
         if isinstance(record, ReplayAudit):
             if record.dead_letter_topic_id == self._topic_id:
                 self._replayed.add(record.partition, record.offset)
-                self.add_request(record.request_id, record.replay_count)
+                self._turns.add(record.request_id, record.replay_count)
         elif isinstance(record, DiscardAudit) and record.dead_letter_topic_id == self._topic_id:
             for place in record.places:
                 self._discarded.add(*place)
-
-    def add_request(self, request_id: str, replay_count: int) -> None:
-        """This replay of the request is on its way."""
-        self._requests.add(_digest(request_id, replay_count), None)
 
     def was_replayed_from(self, partition: int, offset: int) -> bool:
         """Whether the dead letter at this place was replayed."""
@@ -253,11 +265,6 @@ class Handled:
         """Whether the dead letter at this place was discarded."""
         return self._discarded.has(partition, offset)
 
-    @property
-    def knows_requests(self) -> bool:
-        """Whether any replay is known: else no letter needs to be asked whose it is."""
-        return bool(self._requests)
-
     def has_request(self, request_id: str | None, replay_count: int) -> bool:
         """Whether this replay of the request was made, from whichever of its dead letters: a crash can make two."""
-        return request_id is not None and _digest(request_id, replay_count) in self._requests
+        return self._turns.has(request_id, replay_count)

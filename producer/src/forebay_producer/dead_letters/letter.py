@@ -307,7 +307,7 @@ def was_replayed(letter: Letter, handled: Handled) -> bool:
     """Whether the letter, or another one of the same death, was replayed."""
     if handled.was_replayed_from(letter.partition, letter.offset):
         return True
-    return handled.knows_requests and handled.has_request(letter.request_id, letter.replay_count + 1)
+    return handled.has_request(letter.request_id, letter.replay_count + 1)
 
 
 class Refusal(Enum):

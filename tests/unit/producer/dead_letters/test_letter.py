@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay_producer.dead_letters.audit import DiscardAudit, Handled
+from forebay_producer.dead_letters.audit import DiscardAudit, Handled, ReplayAudit
 from forebay_producer.dead_letters.letter import (
     Letter,
     LetterDecoder,
@@ -282,7 +282,22 @@ def test_a_letter_is_replayed_or_discarded_by_its_place_or_replayed_by_its_reque
     assert state_of(first, handled) is State.OPEN
     handled.add(DiscardAudit(at=NOW_MS, run_id="x", by="me", dead_letter_topic_id="t", places=[(0, 7)]))
     assert (state_of(first, handled), state_of(second, handled)) == (State.DISCARDED, State.OPEN)
-    handled.add_request("r", 1)
+    handled.add(
+        ReplayAudit(
+            at=NOW_MS,
+            by="me",
+            dead_letter_topic_id="t",
+            partition=3,
+            offset=3,
+            request_id="r",
+            replay_count=1,
+            reason=None,
+            topic="forebay.p.requests.high",
+            to_partition=0,
+            to_offset=0,
+            ttl_ms=None,
+        )
+    )
     assert (state_of(first, handled), state_of(second, handled)) == (State.REPLAYED, State.REPLAYED)
     assert state_of(letter(more=[("forebay-replay-count", b"1")], stored_at=(0, 9)), handled) is State.OPEN
 

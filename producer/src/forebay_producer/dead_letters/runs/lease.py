@@ -25,6 +25,7 @@ from forebay_producer.dead_letters.audit import (
     AuditRecord,
     Ending,
     Handled,
+    Places,
     ReplayAudit,
     RunAlive,
     RunEnded,
@@ -136,6 +137,8 @@ class Run:
         """What this run says of itself, for a topic that is made anew: others' words of before are gone."""
         self.handled = Handled(topic_id=opening.dead_letter_topic_id)
         """What is known to have been done with the dead letters; complete once `enter` has returned."""
+        self.own_replays = Places()
+        """Which of them this run has replayed."""
         self.run_id = ""
         self._own: set[str] = set()
         self._position = 0
@@ -200,6 +203,9 @@ class Run:
         own = record.run_id == self.run_id
         if own or record.run_id in self._own:
             self._said.add(record, offset=_SAID_BEFORE, now=sent_at)
+        if isinstance(record, ReplayAudit):
+            # It lies there, whether or not its record gets to the audit topic.
+            self._take_note(record)
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
             self._unsaid -= 1
@@ -414,7 +420,14 @@ class Run:
                 record = decode_audit(message.value())
                 if record is not None:
                     self._journal.add(record, offset=offset, now=now)
-                    self.handled.add(record)
+                    self._take_note(record)
+
+    def _take_note(self, record: AuditRecord) -> None:
+        self.handled.add(record)
+        if not isinstance(record, ReplayAudit) or record.run_id not in self._own | {self.run_id}:
+            return
+        if record.dead_letter_topic_id == self._opening.dead_letter_topic_id:
+            self.own_replays.add(record.partition, record.offset)
 
     def _met(self, error: KafkaError) -> None:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:

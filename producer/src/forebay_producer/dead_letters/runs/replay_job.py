@@ -11,7 +11,7 @@ from typing import Final
 
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.cluster.backlog import BacklogReader, Sample
-from forebay_producer.dead_letters.audit import Handled
+from forebay_producer.dead_letters.audit import Handled, Turns
 from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, Refusal, Replay, plan_replay, was_replayed
 from forebay_producer.dead_letters.runs.canary import Canary
 from forebay_producer.dead_letters.runs.lease import Run
@@ -53,6 +53,11 @@ class Tally:
         if len(samples) < SAMPLES_MAX:
             samples.append(letter.name)
 
+    def hand_over(self, replay: Replay) -> None:
+        """Counts a planned one that another run has replayed or discarded."""
+        self.planned -= Counter([replay.topic])
+        self.already += 1
+
     def counts(self) -> dict[str, int]:
         """The same as the audit has it."""
         counts = {
@@ -87,6 +92,7 @@ class Planner:
         self._ttl_ms = ttl_ms
         self._replays_max = replays_max
         self._limit = limit
+        self._planned = Turns()
         self.tally = Tally(not_found=set(selection.ids))
 
     @property
@@ -102,7 +108,7 @@ class Planner:
         if tally.not_found:
             tally.not_found -= letter.is_called(self._selection.ids)
         tally.matched += 1
-        if was_replayed(letter, self._handled):
+        if was_replayed(letter, self._handled) or self._planned.has(letter.request_id, letter.replay_count + 1):
             tally.already += 1
             return None
         if self._handled.was_discarded(letter.partition, letter.offset):
@@ -120,7 +126,7 @@ class Planner:
             tally.refuse(letter, plan)
             return None
         tally.planned[plan.topic] += 1
-        self._handled.add_request(plan.request_id, plan.replay_count)
+        self._planned.add(plan.request_id, plan.replay_count)
         return plan
 
 
@@ -211,7 +217,8 @@ class ReplayJob:
             tally = self._planner.tally
             self._rate.spend(len(batch))
             tally.replayed += len(sent.replayed)
-            tally.already += len(sent.by_others)
+            for replay in sent.by_others:
+                tally.hand_over(replay)
             for replay, refusal in sent.refused:
                 tally.refuse(replay.letter, refusal)
             now = self._clock.monotonic()
@@ -220,7 +227,7 @@ class ReplayJob:
                 if self._canary_due:
                     self.canary.add(replay, now=now)
             if self._canary_due:
-                self._canary_due -= len(batch)
+                self._canary_due -= len(sent.replayed)
                 if not self._canary_due:
                     self._await_canary()
             self._show(self._so_far())

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from forebay_producer.client.tracing import SendSpan, SendTracing
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.dead_letters.audit import IntendedReplay, Intent, audit_of
-from forebay_producer.dead_letters.letter import Refusal, Replay
+from forebay_producer.dead_letters.letter import Refusal, Replay, was_replayed
 from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS
@@ -92,7 +92,8 @@ class Replayer:
         """
         assert len(batch) <= BATCH_LETTERS_MAX
         sent = Sent()
-        left = list(batch)
+        # Another run may have had its turn since they were planned.
+        left = self._not_handled(batch, sent)
         give_up_at = self._clock.monotonic() + self._wait_seconds
         lapses = 0
         while left:
@@ -118,9 +119,9 @@ class Replayer:
         still: list[Replay] = []
         for replay in left:
             place = replay.letter.partition, replay.letter.offset
-            if self._run.handled.was_replayed_from(*place):
+            if self._run.own_replays.has(*place):
                 sent.replayed.append(replay)
-            elif self._run.handled.was_discarded(*place):
+            elif was_replayed(replay.letter, self._run.handled) or self._run.handled.was_discarded(*place):
                 sent.by_others.append(replay)
             else:
                 still.append(replay)
@@ -186,8 +187,7 @@ class Replayer:
         for audit in audits:
             run.say(audit)
         run.confirm()
-        for (replay, _, _), audit in zip(delivered, audits, strict=True):
-            run.handled.add(audit)
+        for replay, _, _ in delivered:
             sent.replayed.append(replay)
             batch.remove(replay)
         for replay, error in failed:
