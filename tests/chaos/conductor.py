@@ -164,6 +164,7 @@ class Conductor:
         assert fault.seconds is not None
         assert fault.backend is not None
         window = self._open(Trouble.BACKEND, _EVERY_SLOT)
+        window.serves_nobody = fault.backend["kind"] != "slow" and "probability" not in fault.backend
         self._engine.faults(*FLAWS_OF_ENGINE, fault.backend)
 
         def mend() -> None:

@@ -8,11 +8,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from chaos.acts import Ask
+from forebay_schemas.contract.tiers import TIERS, Tier
 
 PartitionKey = tuple[str, int]
 
 Turn = tuple[str, int]
 """A request id and how many times it has come back from the dead letters: each turn ends in an outcome of its own."""
+
+
+Rank = tuple[int, int]
+"""Where a request stands among others that wait in the same worker."""
 
 
 class RunError(Exception):
@@ -24,6 +29,7 @@ class RequestRecord:
     """A record of a request topic (attempt 1) or of a retry topic: when it was written, and from when on it may run.
 
     ``is_copy``: it lies in the high tier, and the request was submitted to another one: an expedited one.
+    ``priority``: from 0 to 10; of a tier's requests the one that has more goes first.
     """
 
     request_id: str
@@ -35,6 +41,13 @@ class RequestRecord:
     offset: int
     written_ms: int
     due_ms: int
+    tier: Tier = Tier.HIGH
+    priority: int = 0
+
+    @property
+    def rank(self) -> Rank:
+        """Less goes first, in a worker that has both."""
+        return (TIERS.index(self.tier), -self.priority)
 
     @property
     def turn(self) -> Turn:
@@ -177,13 +190,24 @@ class Trouble(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class Window:
     """From when to when something was wrong. ``slots``: whose workers it concerns. ``cuts_all``: no worker reached any
-    broker."""
+    broker. ``serves_nobody``: the backend failed every request."""
 
     trouble: Trouble
     slots: frozenset[int]
     start_ms: int
     end_ms: int | None = None
     cuts_all: bool = False
+    serves_nobody: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerChange:
+    """A line of a worker's log: it was given a partition, or it has given it up or found that it had lost it."""
+
+    at_ms: int
+    worker: str
+    key: PartitionKey
+    is_gain: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,3 +239,4 @@ class Facts:
     replayed: tuple[Replayed, ...] = ()
     discarded: tuple[Discarded, ...] = ()
     asked: tuple[Asked, ...] = ()
+    owner_changes: tuple[OwnerChange, ...] = ()

@@ -1,19 +1,22 @@
-"""Reads what a run left behind: the pool's topics and the engine's log. Talks to the brokers; reads files."""
+"""Reads what a run left behind: the topics, the logs of engine and workers. Talks to the brokers; reads files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
+import msgspec
 from confluent_kafka import Message
 
 from chaos.acts import Ask
-from chaos.facts import Asked, Discarded, Execution, Letter, Outcome, Replayed, RequestRecord
+from chaos.facts import Asked, Discarded, Execution, Letter, Outcome, OwnerChange, PartitionKey, Replayed, RequestRecord
 from forebay_producer.dead_letters.audit import DiscardAudit, ReplayAudit, decode_audit
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.control import decode_control
+from forebay_schemas.contract.envelope import Request, priority_in
 from forebay_schemas.contract.headers import REASON, read_history, record_headers
 from forebay_schemas.contract.results import decode_result
 from forebay_schemas.contract.tiers import TIERS, Tier
@@ -26,9 +29,11 @@ def read_records(kafka: KafkaAccess, pool: Pool) -> list[RequestRecord]:
     """The decodable records of the request topics and all of the retry topics."""
     found = []
     for tier in TIERS:
-        found += [_record(each, 0) for each in _read(kafka, pool.requests(tier)) if not _key(each).startswith("junk-")]
+        found += [
+            _record(each, 0, tier) for each in _read(kafka, pool.requests(tier)) if not _key(each).startswith("junk-")
+        ]
         for delay_seconds in RETRY_DELAYS_SECONDS:
-            found += [_record(each, delay_seconds) for each in _read(kafka, pool.retry(tier, delay_seconds))]
+            found += [_record(each, delay_seconds, tier) for each in _read(kafka, pool.retry(tier, delay_seconds))]
     # Nobody else submits to two tiers.
     lower = {record.turn for record in found if record.topic in _topics(pool, Tier.MID) | _topics(pool, Tier.LOW)}
     high = pool.requests(Tier.HIGH)
@@ -110,6 +115,34 @@ def read_executions(log_path: Path) -> list[Execution]:
     ]
 
 
+_OWNER_EVENTS = {"partitions assigned": True, "partitions let go": False, "partitions lost": False}
+
+
+def read_owner_changes(worker: str, log_path: Path) -> list[OwnerChange]:
+    """What a worker's log says of the partitions that it was given and gave up."""
+    found = []
+    for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # what was written when it was killed, or not by the worker's own log
+        is_gain = _OWNER_EVENTS.get(said.get("event", "")) if isinstance(said, dict) else None
+        if is_gain is None:
+            continue
+        at_ms = round(datetime.fromisoformat(said["timestamp"]).timestamp() * 1000)
+        found += [
+            OwnerChange(at_ms=at_ms, worker=worker, key=_partition_key(each), is_gain=is_gain)
+            for each in said["partitions"]
+        ]
+    return found
+
+
+def _partition_key(written: str | list[str | int]) -> PartitionKey:
+    """Written as ``topic/0``, or as a list of both."""
+    topic, number = written.rsplit("/", 1) if isinstance(written, str) else written
+    return str(topic), int(number)
+
+
 def _topics(pool: Pool, tier: Tier) -> set[str]:
     return {pool.requests(tier), *(pool.retry(tier, delay_seconds) for delay_seconds in RETRY_DELAYS_SECONDS)}
 
@@ -118,7 +151,7 @@ def _read(kafka: KafkaAccess, topic: str) -> list[Message]:
     return kafka.read_all(topic, timeout_seconds=_READ_SECONDS_MAX)
 
 
-def _record(message: Message, delay_seconds: int) -> RequestRecord:
+def _record(message: Message, delay_seconds: int, tier: Tier) -> RequestRecord:
     history = read_history(record_headers(message))
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     assert topic is not None
@@ -137,6 +170,8 @@ def _record(message: Message, delay_seconds: int) -> RequestRecord:
         written_ms=written_ms,
         # No clock makes a retry wait for longer than its topic's delay, though the one who wrote it were ahead.
         due_ms=max(written_ms, min(not_before_ms, latest_ms)),
+        tier=tier,
+        priority=priority_in(msgspec.json.decode(message.value() or b"", type=Request), tier=tier),
     )
 
 

@@ -12,7 +12,9 @@ from chaos.ledger import Cause
 from chaos.run import Report, unclean_ends
 from forebay_schemas.errors import ExitCode
 
-STALL_SECONDS_MAX = 30.0
+UNEXPLAINED_STALL_SECONDS_MAX = 20.0
+"""What the system itself may take until a partition goes on, whatever faults held it, and for how long, besides."""
+
 _USUAL_EXIT_CODES = (None, ExitCode.OK, ExitCode.FAILED, ExitCode.UNREACHABLE, ExitCode.PARTLY)
 
 GROWTH_MB_MAX = 25.0
@@ -21,7 +23,9 @@ GROWTH_MB_MAX = 25.0
 _GROWTH_LIFE_SECONDS_MIN = 60.0
 
 
-def broken_promises(report: Report, *, stall_seconds_max: float = STALL_SECONDS_MAX) -> list[str]:
+def broken_promises(
+    report: Report, *, unexplained_stall_seconds_max: float = UNEXPLAINED_STALL_SECONDS_MAX
+) -> list[str]:
     """In words; empty when all are kept."""
     ledger, facts = report.ledger, report.facts
     broken = []
@@ -33,9 +37,10 @@ def broken_promises(report: Report, *, stall_seconds_max: float = STALL_SECONDS_
         for each in unexplained[:20]
     ]
     broken += [
-        f"{stall.topic}/{stall.partition} stood still for {stall.seconds:.1f} s"
+        f"{stall.topic}/{stall.partition} stood still for {stall.seconds:.1f} s, and no fault explains "
+        f"{stall.unexplained_seconds:.1f} s of it"
         for stall in report.stalls
-        if stall.seconds > stall_seconds_max
+        if stall.unexplained_seconds > unexplained_stall_seconds_max
     ]
     broken += [f"a retry was early: {early}" for early in ledger.early[:20]]
     if report.unfinished:
@@ -76,6 +81,9 @@ def as_document(report: Report) -> dict[str, Any]:
         "lost": len(ledger.lost),
         "duplicate_executions": {cause.value: ledger.count(cause) for cause in Cause},
         "longest_stall_seconds": round(max((stall.seconds for stall in report.stalls), default=0.0), 1),
+        "longest_unexplained_stall_seconds": round(
+            max((stall.unexplained_seconds for stall in report.stalls), default=0.0), 1
+        ),
         "peak_rss_mb": round(max((mb for life in report.facts.lives for _, mb in life.rss_mb), default=0.0), 1),
         "dead_letters": {
             "open": report.letters.open,

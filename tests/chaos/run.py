@@ -20,13 +20,22 @@ from chaos.ledger_orders import OrderAccount, account_orders
 from chaos.load import FLAWS_OF_ENGINE, TOKEN_SECONDS, Flaw, Load, Mix
 from chaos.on_call import OnCall
 from chaos.plan import BROKERS, Plan
-from chaos.reading import read_asked, read_audit, read_executions, read_letters, read_outcomes, read_records
+from chaos.reading import (
+    read_asked,
+    read_audit,
+    read_executions,
+    read_letters,
+    read_outcomes,
+    read_owner_changes,
+    read_records,
+)
 from chaos.services import Services
 from chaos.stalls import Stall, find_stalls
 from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.topics import Pool
+from forebay_schemas.kafka.connection import KafkaConnection, consumer_config
 
 _PARTITIONS = 6
 _MIX = Mix(
@@ -129,6 +138,11 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
             replayed=tuple(replayed),
             discarded=tuple(discarded),
             asked=tuple(read_asked(cluster.kafka, pool, services.answers)),
+            owner_changes=tuple(
+                change
+                for life in workers.lives
+                for change in read_owner_changes(life.worker, workers.log_path(life.worker))
+            ),
         )
     return Report(
         plan=plan,
@@ -141,7 +155,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
         orders=account_orders(facts),
         orders_failed=services.failed,
         commands=commands.runs,
-        stalls=find_stalls(facts, _brokers_down(facts)),
+        stalls=find_stalls(facts, _brokers_down(facts), session_ms=_session_ms()),
         unfinished=unfinished,
         steps_back=commits.steps_back,
         damaged_commits=commits.damaged,
@@ -171,6 +185,12 @@ def _brokers_down(facts: Facts) -> list[tuple[int, int]]:
         for window in facts.windows
         if window.trouble is Trouble.BROKER or window.cuts_all
     ]
+
+
+def _session_ms() -> int:
+    """After so long the workers' groups give up a member that is silent."""
+    connection = KafkaConnection(bootstrap_servers="unused:9092", properties={})
+    return int(consumer_config(connection, client_id="chaos", group="chaos")["session.timeout.ms"])
 
 
 def unclean_ends(facts: Facts) -> list[str]:

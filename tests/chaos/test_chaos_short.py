@@ -16,8 +16,8 @@ from forebay_sandbox.kafka.access import KafkaAccess
 _SEED = 716
 _SECONDS = 60.0
 
-_STALL_SECONDS_MAX = 90.0
-"""`make chaos` allows 30. Here other tests take most of the machine, and a broker may need a minute to come back."""
+_UNEXPLAINED_STALL_SECONDS_MAX = 60.0
+"""`make chaos` allows 20. Here other tests take most of the machine, and a broker may need a minute to come back."""
 
 
 @pytest.mark.timeout(600)
@@ -26,7 +26,7 @@ def test_a_minute_of_chaos_loses_nothing_and_repeats_nothing_without_reason(
     tmp_path: Path,
 ) -> None:
     report = run_plan(make_plan(seed=_SEED, seconds=_SECONDS), folder=tmp_path)
-    assert broken_promises(report, stall_seconds_max=_STALL_SECONDS_MAX) == []
+    assert broken_promises(report, unexplained_stall_seconds_max=_UNEXPLAINED_STALL_SECONDS_MAX) == []
     document = as_document(report)
     assert document["faults"] == len(report.plan.faults)
     assert document["accepted"] > _SECONDS * 10
