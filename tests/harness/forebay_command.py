@@ -6,10 +6,8 @@ import fcntl
 import json
 import os
 import re
-import signal
 import struct
 import subprocess
-import sys
 import termios
 import threading
 from collections.abc import Iterator
@@ -18,7 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from harness.warm_process import WarmPython
+
 _SECONDS_MAX = 120.0
+
+_PROGRAM = "from forebay_schemas.runtime.entry import forebay; forebay()"
+"""All that the script `forebay` does."""
+
+_PYTHON = WarmPython("forebay_schemas.runtime.entry", "forebay_producer.cli.app")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +60,9 @@ class ForebayCommand:
 
     def run(self, *arguments: str | Path, stdin: bytes = b"") -> Finished:
         """Runs it to its end."""
-        done = subprocess.run(
-            [_program(), *map(str, arguments)],
-            env=self._environment,
-            input=stdin,
-            capture_output=True,
-            timeout=_SECONDS_MAX,
-            check=False,
-        )
-        finished = Finished(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+        with self.running(*arguments) as process:
+            out, err = process.communicate(stdin, timeout=_SECONDS_MAX)
+        finished = Finished(code=process.returncode, out=out.decode(), err=err.decode())
         assert "Traceback" not in finished.err, finished.err
         return finished
 
@@ -84,8 +83,9 @@ class ForebayCommand:
         controller, terminal = os.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         environment = {name: value for name, value in self._environment.items() if name != "COLUMNS"}
-        process = subprocess.Popen(
-            [_program(), *map(str, arguments)],
+        process = _PYTHON.popen(
+            _PROGRAM,
+            [str(word) for word in arguments],
             env=environment | {"TERM": "xterm"},
             stdin=subprocess.PIPE,
             stdout=terminal,
@@ -105,28 +105,19 @@ class ForebayCommand:
         self, *arguments: str | Path, stdout: int | IO[bytes] = subprocess.PIPE
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Starts it with pipes, and kills it at the end if it still runs."""
-        process = subprocess.Popen(
-            [_program(), *map(str, arguments)],
+        process = _PYTHON.popen(
+            _PROGRAM,
+            [str(word) for word in arguments],
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=stdout,
             stderr=subprocess.PIPE,
-            # Shells start what runs in the background with SIGINT ignored, and that is inherited.
-            preexec_fn=_heed_ctrl_c,
         )
         with process:
             try:
                 yield process
             finally:
                 process.kill()
-
-
-def _heed_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _program() -> str:
-    return str(Path(sys.executable).with_name("forebay"))
 
 
 def _read_terminal(controller: int, printed: bytearray) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_sandbox.engine.process import call
 from harness.waiting import PATIENCE_SECONDS, wait_until
+from harness.warm_process import WarmPython
 
 # The command itself, in a process that ends with this one however this one ends.
 _PROGRAM = (
     "from forebay_sandbox.parent import exit_with_parent; exit_with_parent(); "
     "from forebay_worker.cli import main; main()"
 )
+
+_PYTHON = WarmPython("forebay_sandbox.parent", "forebay_schemas.runtime.entry", "forebay_worker.cli")
 
 # Before anything of ours is imported, so that whoever reads the wall clock gets the wrong one.
 WRONG_CLOCK = (
@@ -60,13 +62,15 @@ class WorkerProcess:
         self.log_path = log_path
         self._url: str | None = None
         with log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", program, "run"],
+            self.process = _PYTHON.popen(
+                program,
+                ["run"],
                 env=clean_environment({**PLAIN, **settings}),
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
+                warm=not wall_ahead_seconds,
             )
 
     def wait_listening(self, *, seconds: float = PATIENCE_SECONDS) -> None:
@@ -175,15 +179,19 @@ class Ended:
 
 def run_worker_command(settings: Mapping[str, str], *options: str, seconds: float = PATIENCE_SECONDS) -> Ended:
     """Runs `forebay-worker run`, which must come to its end by itself."""
-    command = Path(sys.executable).with_name("forebay-worker")
     started = time.monotonic()
-    done = subprocess.run(
-        [command, "run", *options],
+    process = _PYTHON.popen(
+        "from forebay_schemas.runtime.entry import forebay_worker; forebay_worker()",
+        ["run", *options],
         env=clean_environment({**PLAIN, **settings}),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    return Ended(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, seconds=time.monotonic() - started)
+    with process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        finally:
+            process.kill()
+    took = time.monotonic() - started
+    return Ended(exit_code=process.returncode, stdout=out.decode(), stderr=err.decode(), seconds=took)

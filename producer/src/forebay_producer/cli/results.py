@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from forebay_producer.cli.common import Session, command, say
+from forebay_producer.cli.progress import Interruption
 from forebay_producer.cli.result_rows import ResultRows
 from forebay_producer.cli.values import point_in_time_ms
 from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
@@ -17,6 +18,7 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode
+from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.terminal import printable
 
 _WAIT_SECONDS: Final = 0.2
@@ -83,9 +85,13 @@ def results(
     rows = ResultRows(session.output, bodies=not no_body)
     shown = 0
     newest = None if limit is None or follow else Newest(limit)
-    with ResultsReader(
-        session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock(), tell=say
-    ) as reader:
+    with (
+        ResultsReader(
+            session.connection, pool=session.pool, since_ms=since_ms, clock=SystemClock(), tell=say
+        ) as reader,
+        # As an exception it may come while a line is written, which is then written twice.
+        Interruption() as interruption,
+    ):
         heard_at = time.monotonic()
         # A request that has its outcome may have been replayed since: what is there is read to its end.
         while not reader.caught_up() or (follow and (missing or not wanted)):
@@ -106,6 +112,8 @@ def results(
                 if shown == limit:
                     return
             rows.flush()
+            if interruption.came:
+                raise typer.Exit(EXIT_INTERRUPTED)
             if found:
                 heard_at = time.monotonic()
             elif not follow and time.monotonic() - heard_at > _SILENT_SECONDS_MAX:
