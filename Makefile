@@ -36,10 +36,10 @@ down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
 # Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, two hundred simulated histories
+test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a hundred simulated histories
 	@$(BIN)/pytest tests -m "not long and not cluster" -n 3 --dist worksteal
 
-test-long: bootstrap ## the tests that need clusters of their own or many rounds: secured brokers, a schema registry, races
+test-long: bootstrap ## the tests that take long: clusters of their own, many rounds, secured brokers, a schema registry, races
 	@$(BIN)/pytest tests -m long -n 3 --dist worksteal
 
 test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes

@@ -15,11 +15,8 @@ from simulation.bugs import BUGS
 from simulation.history import run_seed
 from simulation.runner import Summary, quiet, run_seeds
 
-SEEDS = 200
+SEEDS = 100
 SEEDS_LONG = 1_000
-CPU_SECONDS_MAX = 0.3
-"""A history, on the average; .19 on two busy cores."""
-
 SEEDS_PER_BUG_MAX = 400
 BUGS_MIN = 10
 
@@ -30,7 +27,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "seeds",
     [range(SEEDS), pytest.param(range(SEEDS, SEEDS_LONG), marks=pytest.mark.long)],
-    ids=["two hundred", "up to a thousand"],
+    ids=["a hundred", "up to a thousand"],
 )
 def test_histories_lose_nothing_and_explain_every_repetition(seeds: range) -> None:
     summary = Summary(first=seeds.start)
@@ -46,8 +43,6 @@ def test_histories_lose_nothing_and_explain_every_repetition(seeds: range) -> No
         assert summary.causes[cause] > 0
     for count in ("executions", "outcomes", "retries", "dead_letters", "rebalances", "commits"):
         assert summary.counts[count] > len(seeds) / 2
-    # CPU time: what other processes take of the cores is not the simulation's fault.
-    assert summary.cpu_seconds < CPU_SECONDS_MAX * len(seeds), "too slow to be run each time"
 
 
 def _first_seed_that_finds(name: str) -> tuple[str, int | None]:
@@ -86,7 +81,7 @@ def test_what_breaks_hand_overs_is_found_in_the_history_that_shows_it(name: str,
     assert run_seed(seed).violation is None
 
 
-@pytest.mark.parametrize("bug", [None, BUGS[0]], ids=lambda bug: bug.name if bug is not None else "no bug")
+@pytest.mark.parametrize("bug", [None, pytest.param(BUGS[0], marks=pytest.mark.long)], ids=["no bug", "a bug"])
 def test_a_seed_replays_the_same_history_in_any_process(bug: object) -> None:
     more = ["--bug", BUGS[0].name] if bug is not None else []
     traces = set()
