@@ -200,6 +200,6 @@ def bay_with(*offsets: int, key: Key = P0) -> Bay:
 
 
 def said_by(offset: int, text: str | None) -> CommitMetadata | None:
-    """What a commit says, but for its time."""
+    """What a commit says, but for its times."""
     metadata = decode_metadata(offset, text)
-    return None if metadata is None else replace(metadata, outcomes_since_ms=None)
+    return None if metadata is None else replace(metadata, outcomes_since_ms=None, owned_since_ms=None)

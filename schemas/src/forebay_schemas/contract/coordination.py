@@ -60,8 +60,9 @@ class NoticeKind(StrEnum):
     """The commit that the broker refused while its worker let go of the partition; it holds all the same."""
 
 
-LASTING_KINDS = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED})
-"""What stays true; the others mean something for the length of a lease."""
+LASTING_KINDS = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED, NoticeKind.LAST_COMMIT})
+"""What stays true; that something runs means something for the length of a lease. A last commit says whose it was, so
+that it does not speak of what a later owner did."""
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ Readers that do not know the marks pass over them.
 
 Behind a deflated body an appendix may follow, which readers that do not know it pass over: four bytes of CRC-32 (over
 the committed offset and the rest of it), and varints: pairs of a tag and a value. Tag 1: which topic it was
-(`topic_mark`), since one that is made anew under the same name counts from 0 again.
+(`topic_mark`), since one that is made anew under the same name counts from 0 again. Tag 2: since when its owner had
+the partition, by which of two owners' words those of the later one are told.
 
 The checksum covers the offset because text beside another offset (a tool that copies commits between clusters, where
 offsets differ) would name requests as finished that never ran.
@@ -35,6 +36,7 @@ _OFFSET_MAX: Final = 1 << 63
 _WAITING, _RUNNING, _HANDED = 0, 1, 2
 _CHECKSUM_BYTES: Final = 4
 _TOPIC_TAG: Final = 1
+_OWNER_TAG: Final = 2
 
 LONG_AGO_MS: Final = 10**12
 """September 2001: the least time that can be said, for one that is not known."""
@@ -63,6 +65,9 @@ class CommitMetadata:
     outcome from before that. ``is_open``: some of it may have one although the partition was let go of.
 
     ``topic_id``: of the topic that it speaks of, as `topic_mark` makes it; None where nobody can tell.
+
+    ``owned_since_ms`` (as above; None for unknown): when its owner was given the partition, and later than that of any
+    owner before that it knew of. Of a later owner's commit an earlier one's word says nothing.
     """
 
     finished: tuple[tuple[int, int], ...] = ()
@@ -73,6 +78,7 @@ class CommitMetadata:
     outcomes_since_ms: int | None = None
     is_open: bool = False
     topic_id: int | None = None
+    owned_since_ms: int | None = None
 
     @property
     def finished_count(self) -> int:
@@ -202,15 +208,18 @@ def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
         outcomes_since_ms=None if time_mark is None else time_mark // 2,
         is_open=time_mark is not None and time_mark % 2 == 1,
         topic_id=values.get(_TOPIC_TAG),
+        owned_since_ms=values.get(_OWNER_TAG),
     )
 
 
 def _appendix(committed: int, metadata: CommitMetadata) -> bytes:
-    if metadata.topic_id is None:
-        return b""
     pairs = bytearray()
-    _append_varint(pairs, _TOPIC_TAG)
-    _append_varint(pairs, metadata.topic_id)
+    for tag, value in ((_TOPIC_TAG, metadata.topic_id), (_OWNER_TAG, metadata.owned_since_ms)):
+        if value is not None:
+            _append_varint(pairs, tag)
+            _append_varint(pairs, value)
+    if not pairs:
+        return b""
     return _checksum(committed, pairs) + pairs
 
 

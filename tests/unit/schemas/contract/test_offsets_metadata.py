@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import zlib
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,7 @@ def commits(draw: st.DrawFn) -> tuple[int, CommitMetadata]:
         outcomes_since_ms=(since_ms := draw(st.sampled_from([None, LONG_AGO_MS, NOW_MS]))),
         is_open=since_ms is not None and draw(st.booleans()),
         topic_id=draw(st.none() | st.integers(1, 2**63 - 1)),
+        owned_since_ms=draw(st.none() | st.integers(1, 2**63 - 1)),
     )
 
 
@@ -252,13 +254,21 @@ def test_an_offset_below_the_commit_is_a_mistake() -> None:
         encode_metadata(10, CommitMetadata(finished=((9, 1),)))
 
 
-def test_a_topic_is_named_beside_nothing_else_and_outlasts_what_is_cut() -> None:
-    text = encode_metadata(7, CommitMetadata(topic_id=2**63 - 1))
-    assert decode_metadata(7, text) == CommitMetadata(topic_id=2**63 - 1)
-    much = CommitMetadata(finished=runs_of(range(8, 100_000, 3)), topic_id=5)
+@pytest.mark.parametrize(
+    "named",
+    [
+        CommitMetadata(topic_id=2**63 - 1),
+        CommitMetadata(owned_since_ms=2**63 - 1),
+        CommitMetadata(topic_id=5, owned_since_ms=NOW_MS),
+    ],
+    ids=["a topic", "an owner", "both"],
+)
+def test_a_topic_and_an_owner_are_named_beside_nothing_else_and_outlast_what_is_cut(named: CommitMetadata) -> None:
+    assert decode_metadata(7, encode_metadata(7, named)) == named
+    much = replace(named, finished=runs_of(range(8, 100_000, 3)))
     cut = decode_metadata(7, encode_metadata(7, much))
     assert cut is not None
-    assert cut.topic_id == 5
+    assert (cut.topic_id, cut.owned_since_ms) == (named.topic_id, named.owned_since_ms)
     assert 0 < cut.finished_count < much.finished_count
 
 
@@ -278,7 +288,7 @@ def test_tags_that_are_not_known_are_passed_over() -> None:
     packed = base64.b85decode(encode_metadata(7, CommitMetadata(topic_id=9))[2:])
     inflater = zlib.decompressobj(-15)
     inflater.decompress(packed[5:])
-    pairs = b"\x02\x05" + inflater.unused_data[4:]
+    pairs = b"\x7e\x05" + inflater.unused_data[4:]
     appendix = zlib.crc32(pairs, zlib.crc32(b"\x07")).to_bytes(4, "big") + pairs
     text = "f1" + base64.b85encode(packed[: -len(inflater.unused_data)] + appendix).decode()
     assert decode_metadata(7, text) == CommitMetadata(topic_id=9)

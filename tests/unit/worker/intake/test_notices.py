@@ -50,7 +50,7 @@ def told(*heard: tuple[float, Notice], metadata: CommitMetadata | None = None) -
         pytest.param([(LEASE_SECONDS, says(RUNNING, 1))], [RUN, WITHHOLD, RUN], id="running, a lease ago"),
         pytest.param([(LEASE_SECONDS + 0.1, says(RUNNING, 1))], [RUN, RUN, RUN], id="running, longer ago"),
         pytest.param([(LEASE_SECONDS, LAST_COMMIT)], [SKIP, RUN, WITHHOLD], id="a last commit"),
-        pytest.param([(LEASE_SECONDS + 0.1, LAST_COMMIT)], [RUN, RUN, RUN], id="a last commit, longer ago"),
+        pytest.param([(KEPT_SECONDS, LAST_COMMIT)], [SKIP, RUN, WITHHOLD], id="a last commit, longer ago"),
         pytest.param([(2, LAST_COMMIT), (1, says(FINISHED, 2))], [SKIP, RUN, SKIP], id="and what became of it"),
         pytest.param([(2, LAST_COMMIT), (1, says(RELEASED, 2))], [SKIP, RUN, RUN], id="or that it was given back"),
         # Two owners, one after the other: the order tells which holds.

@@ -196,15 +196,34 @@ def test_a_last_commit_that_is_told_ends_the_doubt() -> None:
     assert bay.offsets() == [0]
 
 
+def test_what_an_owner_said_when_it_let_go_ends_no_doubt_of_what_a_later_owner_ran() -> None:
+    """Its last commit was refused and told of, which the later owner heard, and went on from; then that one died."""
+    bay = crashed(0, 1, metadata=CommitMetadata(outcomes_since_ms=SINCE_MS, owned_since_ms=NOW_MS - 20_000))
+    told = CommitMetadata(released=True, outcomes_since_ms=SINCE_MS, owned_since_ms=NOW_MS - 40_000)
+    notice = Notice(
+        kind=NoticeKind.LAST_COMMIT,
+        worker="w-2",
+        topic=TOPIC,
+        partition=0,
+        committed=0,
+        metadata=encode_metadata(0, told),
+    )
+    bay.intake.heard.append(notice)
+    bay.step()
+    assert bay.offsets() == []
+    look_ends(bay, ("0-0", 0))
+    assert bay.offsets() == [1]
+
+
 def test_while_something_is_in_doubt_commits_keep_the_time_from_which_the_next_owner_must_look() -> None:
     bay = crashed(0, 1)
     bay.settle()
     assert times_committed(bay) == {SINCE_MS}
     bay.consumer.revoke(P0)
     bay.step()
-    offset, text = bay.consumer.committed_by_group[P0]
-    metadata = decode_metadata(offset, text)
-    assert metadata == CommitMetadata(released=True, outcomes_since_ms=SINCE_MS, is_open=True)
+    metadata = decode_metadata(*bay.consumer.committed_by_group[P0])
+    assert metadata is not None
+    assert (metadata.released, metadata.outcomes_since_ms, metadata.is_open) == (True, SINCE_MS, True)
 
 
 def test_a_commit_tells_when_it_was_made_and_is_not_made_again_for_that_alone() -> None:

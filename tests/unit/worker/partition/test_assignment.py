@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, runs_of
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata, runs_of
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
 from forebay_worker.partition.assignment import CONVICTED_CRASHES, DEAF_SECONDS_MAX, Assignment, Verdict
@@ -396,7 +396,7 @@ def test_a_lease_that_ends_convicts_nobody(crashes: int) -> None:
 # A crash is told from letting go
 
 
-def taken_over(metadata: CommitMetadata, *, committed: int | None = 0) -> Assignment:
+def taken_over(metadata: CommitMetadata, *, committed: int | None = 0, now_ms: int | None = None) -> Assignment:
     return Assignment(
         topic="t",
         partition=0,
@@ -407,6 +407,7 @@ def taken_over(metadata: CommitMetadata, *, committed: int | None = 0) -> Assign
         now=BEGAN,
         committed=committed,
         metadata=metadata,
+        now_ms=now_ms,
     )
 
 
@@ -433,6 +434,39 @@ def test_a_commit_that_was_refused_is_heard_of_as_a_notice_and_tells_that_its_ow
     assignment.heed(last_commit_of(drawn("..")), BEGAN)
     assert [*died, assignment.last_owner_died] == [True, False]
     assert not assignment.claims.must_be_named(0)
+
+
+@pytest.mark.parametrize(
+    ("said_by_ms", "is_heeded"),
+    [
+        pytest.param(1_000, False, id="the one before the owner that died"),
+        pytest.param(2_000, True, id="the owner of the commit"),
+        pytest.param(3_000, True, id="one after it"),
+        pytest.param(None, True, id="one that does not say it"),
+    ],
+)
+def test_a_last_commit_that_is_told_says_nothing_of_a_later_owner(said_by_ms: int | None, is_heeded: bool) -> None:
+    """That later one ran offset 1, and died: it is charged, and what it ran may have its outcome."""
+    assignment = taken_over(CommitMetadata(running=((1, 0),), owned_since_ms=2_000))
+    assignment.begin_doubt(5_000)
+    said = CommitMetadata(finished=((2, 1),), released=True, owned_since_ms=said_by_ms)
+    notice = Notice(
+        kind=LAST_COMMIT, worker="other", topic="t", partition=0, committed=0, metadata=encode_metadata(0, said)
+    )
+    assignment.heed(notice, BEGAN)
+    assert assignment.last_owner_died is not is_heeded
+    assert (assignment.doubt is None) is is_heeded
+    assert assignment.crashes_of(1) == (0 if is_heeded else 1)
+    assert assignment.is_finished(2), "what was finished stays so"
+
+
+def test_each_owner_says_that_it_came_after_those_that_it_knew_of_whatever_the_clocks_say() -> None:
+    first = taken_over(CommitMetadata(), now_ms=5_000)
+    second = taken_over(metadata_of(first.commit()), now_ms=4_000)
+    third = taken_over(metadata_of(first.commit()), now_ms=6_000)
+    assert [each.owned_since_ms for each in (first, second, third)] == [5_000, 5_001, 6_000]
+    second.heed(last_commit_of(third), BEGAN)
+    assert metadata_of(second.commit()).owned_since_ms == 6_001
 
 
 def test_the_first_commit_takes_the_mark_away() -> None:

@@ -256,6 +256,7 @@ class Ownership:
             now=self._clock.monotonic(),
             committed=committed,
             metadata=CommitMetadata(released=True),  # by this worker
+            now_ms=self._clock.wall_ms(),
         )
         assignment.opened = True
         return assignment
@@ -408,6 +409,7 @@ class Ownership:
             now=now,
             committed=offset,
             metadata=metadata,
+            now_ms=self._clock.wall_ms(),
         )
         # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
         if assignment.last_owner_died or metadata.is_open or offset is None:

@@ -49,6 +49,7 @@ class Assignment:
     says whether it has its outcome; None when nothing is.
     ``says_alone``: the commit made last names a suspect as the only request that runs in this worker.
     ``topic_id``: of the topic that it tracks, which a name alone does not tell; None while it is not known.
+    ``owned_since_ms``: as in a commit.
     ``reread_below``: below this offset it may receive what an assignment before it has received, since its topic was
     deleted and made anew meanwhile. ``void_from_ms``: of that one before, what was written at this time (the broker's,
     epoch milliseconds) or later must not start; it is received again.
@@ -57,6 +58,7 @@ class Assignment:
 
     __slots__ = (
         "_crashes",
+        "_former_since_ms",
         "_handed_over",
         "_leases",
         "_outcomes_since_ms",
@@ -75,6 +77,7 @@ class Assignment:
         "lost",
         "offsets",
         "opened",
+        "owned_since_ms",
         "partition",
         "refused",
         "reread_below",
@@ -98,6 +101,7 @@ class Assignment:
         now: float,
         committed: int | None,
         metadata: CommitMetadata = NOTHING,
+        now_ms: int | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
@@ -108,6 +112,8 @@ class Assignment:
         self.assigned_at = now
         self.opened = False
         self.topic_id = metadata.topic_id
+        self._former_since_ms = metadata.owned_since_ms
+        self.owned_since_ms = _later(now_ms, metadata.owned_since_ms)
         self.reread_below = 0
         self.void_from_ms: float = math.inf
         self.offsets = PartitionOffsets(committed=committed, finished=metadata.finished)
@@ -237,15 +243,17 @@ class Assignment:
         self.offsets.finish_below(notice.committed)
         if metadata is None:
             return
+        for first, length in metadata.finished:
+            for offset in range(first, first + length):
+                self.offsets.finish(offset)
+        if self._is_overruled(metadata.owned_since_ms):
+            return
         if metadata.released:
             self.last_owner_died = False
             self.claims.careful_below = 0
             if not metadata.is_open:
                 self.doubt = None
             self._outcomes_since_ms = metadata.outcomes_since_ms
-        for first, length in metadata.finished:
-            for offset in range(first, first + length):
-                self.offsets.finish(offset)
         # It was made after the one that was read on assignment: what that one called running had not died.
         for offset in tuple(self._presumed):
             self._acquit(offset)
@@ -253,6 +261,18 @@ class Assignment:
             if offset not in self._handed_over:
                 self._crashes[offset] = max(crashes, self._crashes.get(offset, 0))
         self._expect([offset for offset, _ in metadata.handed_over], now)
+
+    def _is_overruled(self, said_since_ms: int | None) -> bool:
+        """Whether a later owner than the one that says something has committed since: what became of the partition
+        there is not known to the earlier one."""
+        former_since_ms = self._former_since_ms
+        if said_since_ms is None:
+            return False
+        if former_since_ms is not None and said_since_ms < former_since_ms:
+            return True
+        self._former_since_ms = said_since_ms
+        self.owned_since_ms = _later(self.owned_since_ms, said_since_ms)
+        return False
 
     def _expect(self, offsets: Iterable[int], now: float) -> None:
         """Withholds these too: a former owner said that it runs them."""
@@ -356,6 +376,7 @@ class Assignment:
             released=handing_over,
             is_open=handing_over and self.doubt is not None,
             topic_id=self.topic_id,
+            owned_since_ms=self.owned_since_ms,
         )
         since_ms = self._outcomes_since(position, metadata, now_ms)
         return position, encode_metadata(position, replace(metadata, outcomes_since_ms=since_ms))
@@ -378,3 +399,10 @@ class Assignment:
             return self._said[2]
         self._said = (position, metadata, now_ms)
         return now_ms
+
+
+def _later(now_ms: int | None, former_since_ms: int | None) -> int | None:
+    """When an owner was given a partition, as it says it itself: clocks may differ, and it comes after the former."""
+    if former_since_ms is None:
+        return now_ms
+    return max(now_ms or 0, former_since_ms + 1)
