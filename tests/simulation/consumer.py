@@ -50,6 +50,7 @@ class GroupConsumer:
         self._epoch = 0
         self._old_epoch = -1
         self._owned: set[Key] = set()
+        self._being_given: set[Key] = set()
         self._readings: dict[Key, _Reading] = {}
         self._callbacks: deque[tuple[str, Any]] = deque()
         self._rejoin_wanted = False
@@ -263,8 +264,9 @@ class GroupConsumer:
         kept = [callback for callback in self._callbacks if callback[0] == "commit"]
         self._callbacks.clear()
         self._callbacks.extend(kept)
-        if self._owned:
-            self._enqueue("lose", sorted(self._owned))
+        # What a callback is being given just now is lost as well, once that has ended.
+        if lost := self._owned | self._being_given:
+            self._enqueue("lose", sorted(lost))
         self._rejoin_wanted = True
         self._rejoin_when_idle()
 
@@ -350,7 +352,9 @@ class GroupConsumer:
             partitions = [TopicPartition(*key) for key in what]
             self._broker.oracle.executions.rebalancing(self.process.name, self._group.name, kind, what)
             if kind == "assign":
+                self._being_given = set(what)
                 self._on_assign(self, partitions)
+                self._being_given = set()
                 for key in what:
                     if key not in self._readings:
                         self.incremental_assign([TopicPartition(key[0], key[1], OFFSET_STORED)])
