@@ -79,6 +79,7 @@ class Executions:
         self._failed_since: defaultdict[str, set[str]] = defaultdict(set)
         self._by_attempt: defaultdict[tuple[str, int], list[Execution]] = defaultdict(list)
         self._first_backend_failure: dict[tuple[str, Place], float] = {}
+        self._charges: Counter[tuple[str, int]] = Counter()
         self._kills: Counter[Place] = Counter()
         self._unnamed_kills: Counter[Place] = Counter()
         self._executing: defaultdict[str, set[Execution]] = defaultdict(set)
@@ -182,7 +183,7 @@ class Executions:
         self._check_sharing()
         owned = self.causes.latest(worker, place[:2])
         for earlier in self._by_place[place]:
-            cause = self._cause_of_repetition(earlier, owned, work)
+            cause = self._cause_of_repetition(earlier, owned, work, accepted.submissions)
             if cause is not None:
                 self._ledger.causes[cause] += 1
                 self._ledger.note(f"{request_id} at {place} runs again: {cause}")
@@ -211,7 +212,7 @@ class Executions:
         if len(counted) > 1:
             self._ledger.counts["shared_backends"] += 1
 
-    def _cause_of_repetition(self, earlier: Execution, owned: Owned, work: Work) -> str | None:
+    def _cause_of_repetition(self, earlier: Execution, owned: Owned, work: Work, submissions: int) -> str | None:
         """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""
         if earlier.how in ("cancelled", "of_backend", "refused", "shared"):
             return None
@@ -221,7 +222,9 @@ class Executions:
                 f"{worker} runs {earlier.request_id} at {earlier.place}, which its own start said was finished"
             )
         written = self._outcomes_written[earlier.request_id, work.history.replay_count]
-        if any(earlier.started <= at < owned.since for at in written) and not self.gave_up_looking(worker):
+        # One that was submitted twice has two records: what had not ended by then is not what the outcome is of.
+        of_this_since = earlier.ended if submissions > 1 else earlier.started
+        if any(of_this_since <= at < owned.since for at in written) and not self.gave_up_looking(worker):
             self._ledger.fail(
                 f"{worker} runs {earlier.request_id} at {earlier.place}, which it has owned since {owned.since:.3f}; "
                 f"its outcome was written at {written}"
@@ -280,12 +283,19 @@ class Executions:
 
     def check_charge(self, request_id: str, attempt: int) -> None:
         """An attempt counts; it must not if the backend alone was to blame."""
-        shared = [one for one in self._by_attempt[request_id, attempt] if one.how == "shared"]
-        if shared and not any(one.how == "charged" for one in self._by_attempt[request_id, attempt]):
-            if not any(self._is_rightly_charged(one, shared) for one in shared):
-                self._ledger.fail(f"{request_id} is charged for what the backend answers to all")
+        all_of = self._by_attempt[request_id, attempt]
+        shared = [one for one in all_of if one.how == "shared"]
+        charged = {one.place for one in all_of if one.how == "charged"}
+        self._charges[request_id, attempt] += 1
+        rightly = [one for one in shared if self._is_rightly_charged(one, shared)]
+        if shared and not charged and not rightly:
+            self._ledger.fail(f"{request_id} is charged for what the backend answers to all")
+        if rightly and len(charged) < self._charges[request_id, attempt]:
+            # One that was submitted twice has two records, and each is charged for itself.
+            place = max(rightly, key=lambda one: one.ended).place
             for one in shared:
-                one.how = "charged"
+                if one.place == place:
+                    one.how = "charged"
                 # Known to fail by itself, it is no sign of the backend's state.
                 self._failed_since[one.worker].discard(request_id)
             return
