@@ -89,6 +89,21 @@ class Causes:
             owned.last_refused for owners in self._owners.values() for owned in owners
         )
 
+    @property
+    def now(self) -> float:
+        """Virtual seconds."""
+        return self._scheduler.now
+
+    def was_found_unfinished(self, place: Place, *, after: float) -> bool:
+        """Whether a later owner began without being told that a record was finished."""
+        at = place[2]
+        return any(
+            owned.since >= after
+            and owned.offset <= at
+            and not any(first <= at < first + length for first, length in owned.metadata.finished)
+            for owned in self._owners[place[:2]]
+        )
+
     def may_have_forgotten(self, worker: str) -> bool:
         """Whether others may not know what a worker did."""
         return (

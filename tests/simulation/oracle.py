@@ -21,6 +21,7 @@ from forebay_schemas.contract.headers import (
     DLT_ORIGINAL_TOPIC,
     EXPEDITED_FROM,
     REASON,
+    Header,
     read_history,
 )
 from forebay_schemas.contract.offsets_metadata import decode_metadata
@@ -82,6 +83,8 @@ class Oracle:
         self.controls: defaultdict[str, list[tuple[ControlAction, int]]] = defaultdict(list)
         self._moved: set[Place] = set()
         self._moved_twice: set[str] = set()
+        self._moves: defaultdict[str, list[tuple[str, Place, float]]] = defaultdict(list)
+        """Who tried to expedite a request, from where, and when."""
         self._taken: set[tuple[str, Key, int, str]] = set()
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -142,8 +145,7 @@ class Oracle:
         self.ledger.note(f"submitted {request.request_id} at {record.place}")
 
     def _appended_copy(self, record: LogRecord, request_id: str, moved_from: str) -> None:
-        topic, partition, offset = moved_from.rsplit(":", 2)
-        place = (topic, int(partition), int(offset))
+        place = _place(moved_from)
         self.ledger.note(f"{request_id} was expedited from {place} to {record.place}")
         self.ledger.counts["expedited"] += 1
         if not any(action is ControlAction.EXPEDITE for action, _ in self.controls[request_id]):
@@ -251,10 +253,14 @@ class Oracle:
         """The producer was told that a record it wrote is not there: it will come again."""
         self._written_twice[(record.key_bytes or b"").decode(errors="replace")] += 1
 
-    def produced(self, topic: str, value: bytes | None) -> None:
+    def produced(self, worker: str, topic: str, value: bytes | None, headers: list[Header] | None) -> None:
         """A worker has given its producer a record, which may come to nothing."""
         if topic == self._pool.coordination and (notice := decode_notice(value or b"")) is not None:
             self.executions.causes.tried_to_say(notice)
+        moved_from = dict(headers or ()).get(EXPEDITED_FROM)
+        if topic in self._tier_of and moved_from is not None:
+            move = (worker, _place(moved_from.decode()), self.executions.causes.now)
+            self._moves[self._codec.decode(value).request_id].append(move)
 
     def started(self, worker: str, work: Work, *, now_ms: int) -> Execution:
         """A worker calls the backend, at ``now_ms`` on its own clock."""
@@ -348,6 +354,15 @@ class Oracle:
                     )
                 ahead.add(at)
 
+    def _was_moved_unknown_to_others(self, request_id: str) -> bool:
+        """Whether it was expedited by a worker that took this knowledge with it: the next owner found it where it was,
+        and there is a copy as well."""
+        causes = self.executions.causes
+        return any(
+            causes.may_have_forgotten(worker) and causes.was_found_unfinished(place, after=at)
+            for worker, place, at in self._moves[request_id]
+        )
+
     def _places_of(self, request_id: str) -> list[Place]:
         records = [record for partition in self._partitions.values() for record in partition.records]
         return [each.place for each in records if (each.request_id or self._undecodable.get(each.place)) == request_id]
@@ -390,11 +405,17 @@ class Oracle:
                     or request_id in self._moved_twice
                     or any(map(self.executions.causes.was_cut, self._places_of(request_id)))
                     or any(map(self.executions.causes.may_have_forgotten, workers))
+                    or self._was_moved_unknown_to_others(request_id)
                     or self._written_twice[request_id] > 0
                     or (accepted is not None and accepted.submissions > 1)
                 )
                 if not is_explained:
                     self.ledger.fail(f"{request_id} has {len(results)} outcomes, and nothing explains it")
+
+
+def _place(text: str) -> Place:
+    topic, partition, offset = text.rsplit(":", 2)
+    return topic, int(partition), int(offset)
 
 
 def _needs_letter(result: Result) -> bool:

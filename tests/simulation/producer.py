@@ -35,7 +35,7 @@ class SimulatedProducer:
         rates, random = self._broker.rates, self._broker.random
         if len(value or b"") > RECORD_BYTES_MAX:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
-        self._broker.oracle.produced(topic, value)
+        self._broker.oracle.produced(self._process.name, topic, value, headers)
         if rates.produce_queue_full and random.random() < rates.produce_queue_full:
             raise BufferError("Local: Queue full")
         record = LogRecord(topic, 0, 0, key, value, headers, 0)
