@@ -38,7 +38,7 @@ def make_assignment(
 ) -> Assignment:
     """A partition of a tier's requests, or of its retries when they have a delay.
 
-    Its last owner let go of it, and its first commit was acknowledged: no start waits for a commit.
+    Its last owner let go of it, all that was said was heard, and its first commit was acknowledged: no start waits.
     """
     assignment = Assignment(
         topic=POOL.retry(tier, retry_delay_seconds) if retry_delay_seconds else POOL.requests(tier),
@@ -51,6 +51,7 @@ def make_assignment(
         committed=committed,
         metadata=metadata,
     )
+    assignment.opened = True
     assignment.last_owner_died = False
     assignment.claims.careful_below = 0
     assignment.claims.is_announced = True

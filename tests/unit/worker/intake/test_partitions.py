@@ -104,6 +104,31 @@ def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.
     assert looks == []
 
 
+def test_who_has_not_heard_what_was_said_of_a_partition_commits_nothing_of_it_and_lets_go_without_a_word() -> None:
+    """It would say that offset 1 killed its worker, and the next owner could not tell that it is wrong."""
+    bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),)))
+    before = bay.consumer.committed_by_group[P0]
+    bay.peers.heard_until = 0.0
+    bay.settle()
+    assert bay.consumer.committed_by_group[P0] == before
+    bay.consumer.commit_error = REFUSED
+    bay.consumer.revoke(P0)
+    bay.step()
+    assert bay.consumer.committed_by_group[P0] == before
+    assert bay.peers.told == []
+
+
+def test_a_partition_is_committed_as_soon_as_it_is_opened() -> None:
+    bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),)))
+    bay.peers.heard_until = 0.0
+    bay.step(3)
+    bay.intake.heard.append(last_commit(1, CommitMetadata(released=True)))
+    bay.peers.heard_until = bay.clock.monotonic()
+    bay.step(2)
+    assert bay.committed() == 1
+    assert said_by(*bay.consumer.committed_by_group[P0]) == CommitMetadata(), "nobody died of offset 1"
+
+
 def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
     """The coordination topic has no leader, say: nothing may wait for it for ever."""
     bay = bay_before_assignment(metadata=CommitMetadata())

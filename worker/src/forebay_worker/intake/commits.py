@@ -74,6 +74,8 @@ class Commits:
         due: dict[PartitionKey, _Sent] = {}
         for key, assignment in self._assignments.items():
             assignment.claims.is_urgent = False  # before the look at the claims: a later one asks again
+            if not assignment.opened:
+                continue  # what its former owner said need not have been heard yet, and holds without this one's word
             commit = assignment.commit(now_ms)
             if commit is not None and self._confirmed.get(key) != commit:
                 self._metadata_bytes[key] = len(commit[1])

@@ -349,6 +349,7 @@ class Ownership:
             identified = known_until >= assignment.assigned_at or waited > IDENTIFY_SECONDS_MAX
             if (heard_until >= assignment.assigned_at and identified) or overdue:
                 assignment.opened = True
+                assignment.claims.is_urgent = True  # its first commit, which starts wait for
                 self._changes_seen = -1
                 if heard_until < assignment.assigned_at:
                     log.warning(
@@ -486,7 +487,8 @@ class Ownership:
             assignment.lost = lost
             assignment.drain_done(self._clock.monotonic())
             running, commit = assignment.close(self._clock.wall_ms())
-            if commit is not None:
+            # Of one that was not opened nothing ran, and what its former owner said need not have been heard yet.
+            if commit is not None and assignment.opened:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))
         if not lost:
