@@ -115,7 +115,7 @@ def draw_plan(seed: int) -> Plan:
         known_requests=random.choice((3, 10)) if is_small else 50_000,
         undelivered_records=random.choice((1, 3, 10)) if is_small else 20_000,
         notices=random.choice((20, 50)) if is_small else 10_000,
-        metadata_bytes=random.choice((24, 40, 80)) if random.random() < 0.2 else METADATA_BYTES_MAX,
+        metadata_bytes=random.choice((24, 50, 90)) if random.random() < 0.2 else METADATA_BYTES_MAX,
         result_bytes=8_192,
     )
     kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]

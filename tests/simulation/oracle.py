@@ -154,15 +154,16 @@ class Oracle:
         record.attempt = history.attempt
         if history.first_enqueued_at not in self.accepted[request_id].deadlines_ms:
             self.ledger.fail(f"{request_id} was expedited with another first enqueue time")
-        if place in self._moved and not self._may_come_twice(request_id):
+        if place in self._moved and not self._may_come_twice(request_id, place):
             self.ledger.fail(f"{request_id} was expedited twice from {place}, and nothing explains it")
         if place in self._moved:
             self._moved_twice.add(request_id)
         self._moved.add(place)
         self._attempts[request_id][history.attempt] += 1
 
-    def _may_come_twice(self, request_id: str) -> bool:
-        return self.executions.causes.anything_happened or self._written_twice[request_id] > 0
+    def _may_come_twice(self, request_id: str, place: Place) -> bool:
+        causes = self.executions.causes
+        return causes.anything_happened or causes.was_cut(place) or self._written_twice[request_id] > 0
 
     def _appended_control(self, record: LogRecord) -> None:
         control = decode_control(record.value_bytes)
@@ -267,7 +268,7 @@ class Oracle:
         assert work.request is not None
         request_id, record = work.request.request_id, work.record
         place = (record.topic(), record.partition(), record.offset())
-        if place in self._moved and not self._may_come_twice(request_id):
+        if place in self._moved and not self._may_come_twice(request_id, place):
             self.ledger.fail(f"{worker} runs {request_id} at {place}, from where it was expedited")
         self._check_cancel(worker, work)
         return self.executions.started(worker, work, self.accepted[work.request.request_id], now_ms=now_ms)
