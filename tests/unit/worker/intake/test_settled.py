@@ -7,11 +7,11 @@ import pytest
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.intake import settled
-from forebay_worker.intake.settled import MARGIN_MS, SeenOutcomes, look_from_ms
+from forebay_worker.intake.settled import MARGIN_MS, Doubts, SeenOutcomes, look_from_ms
 from forebay_worker.partition.doubt import KEPT_SECONDS, Doubt
-from simulated.bay import P0, TIER, TOPIC, Bay, ManualLook
+from simulated.bay import P0, TIER, TOPIC, Bay, ManualLook, ManualLooks
 from simulated.ports import NOW_MS, Key, MemoryRecord
-from simulated.works import POOL, envelope
+from simulated.works import POOL, envelope, make_assignment, make_work
 
 SINCE_MS = NOW_MS - 12_000
 S0: Key = (POOL.retry(TIER, 30), 0)
@@ -281,6 +281,21 @@ def test_a_retry_in_doubt_is_judged_and_waits_until_it_is_due_all_the_same() -> 
     bay.clock.advance(30.0)
     bay.step()
     assert bay.offsets(S0) == [1]
+
+
+def test_what_is_judged_out_of_turn_does_not_hide_the_outcomes_of_what_came_before_it() -> None:
+    """A cancel wants offset 5, which is fetched before offset 0 is read. Both have outcomes, 0 an older one."""
+    looks = ManualLooks()
+    doubts = Doubts(look=looks.look)
+    assignment = make_assignment()
+    assignment.doubt = Doubt(since_ms=SINCE_MS, began_ms=NOW_MS)
+    works = [
+        make_work(assignment, offset=offset, enqueued_at=enqueued_at)
+        for offset, enqueued_at in ((5, NOW_MS), (0, NOW_MS - 9_000), (1, NOW_MS - 8_000), (6, NOW_MS))
+    ]
+    for work in works:
+        doubts.judge(work, now=0.0, now_ms=NOW_MS)
+    assert [look.since_ms for look in looks.asked] == [NOW_MS - MARGIN_MS, NOW_MS - 9_000 - MARGIN_MS]
 
 
 def test_what_was_seen_is_let_go_of_when_nobody_has_asked_for_it_for_a_minute() -> None:

@@ -109,9 +109,11 @@ class Doubts:
         if (is_beyond or stamped_ms > doubt.began_ms + MARGIN_MS) and not doubt.has_waiting:
             assignment.doubt = None  # nor can any behind it have been run by that owner
             return Finding.RUN
-        if doubt.look is None:
-            enqueued_ms = stamped_ms if kind == _LOG_APPEND_TIME else None
-            doubt.look = self._look(look_from_ms(doubt.since_ms, enqueued_ms=enqueued_ms, now_ms=now_ms))
+        enqueued_ms = stamped_ms if kind == _LOG_APPEND_TIME else None
+        from_ms = look_from_ms(doubt.since_ms, enqueued_ms=enqueued_ms, now_ms=now_ms)
+        # The first to ask need not lie before all others: what a cancel or an expedite wants is read out of turn.
+        if doubt.look is None or from_ms < doubt.look_from_ms:
+            doubt.look, doubt.look_from_ms = self._look(from_ms), from_ms
         if not doubt.look.is_over:
             doubt.wait(work.offset)
             return Finding.WAIT

@@ -28,16 +28,17 @@ class Doubt:
 
     ``since_ms``: nothing in doubt has an outcome from before; None for unknown. ``began_ms``: what was enqueued later
     is in no doubt. Both are epoch milliseconds on the brokers' clock. ``below``: nor is what lies at this offset or
-    behind it, if that is known. ``used_at``: monotonic seconds.
+    behind it, if that is known. ``look_from_ms``: from when on ``look`` sees outcomes. ``used_at``: monotonic seconds.
     """
 
-    __slots__ = ("_waiting", "began_ms", "below", "look", "since_ms", "used_at")
+    __slots__ = ("_waiting", "began_ms", "below", "look", "look_from_ms", "since_ms", "used_at")
 
     def __init__(self, *, since_ms: int | None, began_ms: int) -> None:
         self.since_ms = since_ms
         self.began_ms = began_ms
         self.below: int | None = None
         self.look: Look | None = None
+        self.look_from_ms = 0
         self.used_at = 0.0
         self._waiting: set[int] = set()
 
