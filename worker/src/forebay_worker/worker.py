@@ -377,9 +377,9 @@ class Worker:
         config |= {"queued.max.messages.kbytes": LOOK_KILOBYTES}
         return cast(LookingConsumer, create_client(Consumer, config))
 
-    def _hear(self, notice: Notice) -> None:
+    def _hear(self, notice: Notice, age_seconds: float) -> None:
         for intake in self._intakes.values():
-            intake.heard.append(notice)
+            intake.hear(notice, age_seconds)
 
     def _accept(self, batch: list[Work]) -> None:
         self._clock.read(batch[-1].record)

@@ -155,7 +155,7 @@ class Post:
             worker_id="w-1",
             clock=self.clock,
             topic_ids=self.topics,
-            hear=self.heard.append,
+            hear=lambda notice, _: self.heard.append(notice),
             hear_controls=self.batches.append,
             has_room=lambda: self.has_room,
             hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),

@@ -67,6 +67,20 @@ def test_a_new_assignment_is_told_what_still_means_something(
     assert [assignment.receive(offset) for offset in range(3)] == verdicts
 
 
+@pytest.mark.parametrize(
+    ("age_seconds", "verdicts"),
+    [(LEASE_SECONDS - 3, [RUN, WITHHOLD, SKIP]), (LEASE_SECONDS - 1, [RUN, RUN, SKIP])],
+)
+def test_what_was_said_before_this_worker_began_is_as_old_as_it_is(age_seconds: float, verdicts: list[Verdict]) -> None:
+    """Its lease began when it was said, 2 s before the assignment it was heard: one silence is one crash."""
+    notices = RecentNotices()
+    notices.hear(says(RUNNING, 1), NOW - 2, age_seconds=age_seconds)
+    notices.hear(says(FINISHED, 2), NOW - 2, age_seconds=KEPT_SECONDS)
+    assignment = make_assignment(now=NOW)
+    notices.tell(assignment, NOW)
+    assert [assignment.receive(offset) for offset in range(3)] == verdicts
+
+
 def test_a_former_owner_that_was_heard_of_begins_its_lease_anew() -> None:
     assignment = told((3, says(RUNNING, 1)), metadata=CommitMetadata(handed_over=((1, 0),)))
     assert not assignment.end_leases(NOW + LEASE_SECONDS - 0.1)

@@ -77,7 +77,7 @@ def test_what_is_heard_while_a_partition_opens_counts() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata())
     bay.peers.heard_until = 0.0
     bay.step(2)
-    bay.intake.heard.append(last_commit(2, CommitMetadata(finished=((3, 1),), handed_over=((2, 0),))))
+    bay.intake.hear(last_commit(2, CommitMetadata(finished=((3, 1),), handed_over=((2, 0),))))
     bay.peers.heard_until = bay.clock.monotonic()
     bay.step(3)
     assert bay.offsets() == [4]
@@ -97,7 +97,7 @@ def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.
         return 0, 5
 
     monkeypatch.setattr(bay.consumer, "get_watermark_offsets", look)
-    bay.intake.heard.append(last_commit(3, CommitMetadata()))
+    bay.intake.hear(last_commit(3, CommitMetadata()))
     bay.peers.heard_until = bay.clock.monotonic()
     bay.step(2)
     assert bay.offsets() == [3, 4]
@@ -122,7 +122,7 @@ def test_a_partition_is_committed_as_soon_as_it_is_opened() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),)))
     bay.peers.heard_until = 0.0
     bay.step(3)
-    bay.intake.heard.append(last_commit(1, CommitMetadata(released=True)))
+    bay.intake.hear(last_commit(1, CommitMetadata(released=True)))
     bay.peers.heard_until = bay.clock.monotonic()
     bay.step(2)
     assert bay.committed() == 1
@@ -203,11 +203,12 @@ def test_what_was_heard_before_the_assignment_is_not_forgotten(
     seconds_ago: float, notices: list[Notice], runs: list[int]
 ) -> None:
     bay = bay_before_assignment(metadata=CommitMetadata(), records=3)
-    bay.intake.heard.extend(notices)
+    for each in notices:
+        bay.intake.hear(each)
     bay.consumer._during_poll.clear()
     bay.step()
     bay.clock.advance(seconds_ago - 0.2)
-    bay.intake.heard.append(Notice(kind=FINISHED, worker="other", topic="another", partition=0, offsets=[2]))
+    bay.intake.hear(Notice(kind=FINISHED, worker="other", topic="another", partition=0, offsets=[2]))
     bay.consumer.assign(P0)
     bay.step(2)
     assert sorted(bay.offsets()) == runs
@@ -228,7 +229,7 @@ def handed_over_bay() -> Bay:
 def test_what_a_former_owner_finishes_is_never_run_here_and_is_committed() -> None:
     bay = handed_over_bay()
     bay.finish(0, 2, 4)
-    bay.intake.heard.append(says(FINISHED, 1, 3))
+    bay.intake.hear(says(FINISHED, 1, 3))
     bay.settle()
     assert bay.offsets() == [0, 2, 4]
     assert bay.committed() == 5
@@ -237,7 +238,7 @@ def test_what_a_former_owner_finishes_is_never_run_here_and_is_committed() -> No
 
 def test_what_a_former_owner_gives_back_runs_here_at_once() -> None:
     bay = handed_over_bay()
-    bay.intake.heard.append(says(RELEASED, 1))
+    bay.intake.hear(says(RELEASED, 1))
     bay.step()
     assert bay.offsets() == [0, 2, 4, 1]
     assert bay.handed[-1].crashes == 1, "nobody died of it meanwhile"
@@ -246,7 +247,7 @@ def test_what_a_former_owner_gives_back_runs_here_at_once() -> None:
 def test_what_a_silent_former_owner_ran_runs_here_with_one_more_crash() -> None:
     bay = handed_over_bay()
     bay.clock.advance(5.0)
-    bay.intake.heard.append(says(RUNNING, 3))
+    bay.intake.hear(says(RUNNING, 3))
     bay.step()
     bay.clock.advance(LEASE_SECONDS - 5.0)
     bay.step()
@@ -415,7 +416,8 @@ def test_a_partition_that_comes_back_begins_with_what_was_told_when_it_went() ->
     bay.consumer.revoke(P0)
     bay.step()
     bay.consumer.commit_error = None
-    bay.intake.heard.extend(bay.peers.told)
+    for each in bay.peers.told:
+        bay.intake.hear(each)
     bay.consumer.assign(P0)
     bay.step(3)
     assert bay.offsets() == [0, 1, 2], "1 still runs here, for its former assignment"

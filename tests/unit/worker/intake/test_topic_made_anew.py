@@ -104,7 +104,7 @@ def test_what_a_former_owner_says_counts_for_its_topic_alone(of_topic: int | Non
     bay.step()
     for kind, offset in ((NoticeKind.RUNNING, 0), (NoticeKind.FINISHED, 1)):
         notice = Notice(kind=kind, worker="other", topic=TOPIC, partition=0, offsets=[offset], topic_id=of_topic)
-        bay.intake.heard.append(notice)
+        bay.intake.hear(notice)
     bay.peers.heard_until = float("inf")
     bay.step(3)
     assert bay.offsets() == ([2] if is_withheld else [0, 1, 2])

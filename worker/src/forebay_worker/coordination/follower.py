@@ -85,7 +85,7 @@ class Coordination:
         worker_id: str,
         clock: Clock,
         topic_ids: TopicIds,
-        hear: Callable[[Notice], None],
+        hear: Callable[[Notice, float], None],
         hear_controls: Callable[[list[tuple[Control, int]]], None],
         has_room: Callable[[], bool],
         hear_capacity: Callable[[Capacity, float], None],
@@ -232,7 +232,7 @@ class Coordination:
             return
         notice = decode_notice(record.value() or b"")
         if notice is not None and (notice.kind in LASTING_KINDS or age_seconds <= LEASE_SECONDS):
-            self._hear(notice)
+            self._hear(notice, age_seconds)
 
     def _is_made_anew(self) -> bool:
         """Whether one of the topics is no longer the one that was read: both are read from the beginning then, which

@@ -110,10 +110,9 @@ class Intake:
             answer=answer,
         )
 
-    @property
-    def heard(self) -> deque[Notice]:
-        """Where notices for this intake are put, from any thread."""
-        return self._ownership.heard
+    def hear(self, notice: Notice, age_seconds: float = 0.0) -> None:
+        """Takes what another worker says, from any thread. ``age_seconds``: how long ago it was said."""
+        self._ownership.heard.append((notice, age_seconds))
 
     @property
     def heard_controls(self) -> deque[Heard]:

@@ -19,13 +19,13 @@ class RecentNotices:
     __slots__ = ("_notices",)
 
     def __init__(self) -> None:
-        self._notices: deque[tuple[float, Notice]] = deque(maxlen=KEPT_NOTICES_MAX)
+        self._notices: deque[tuple[float, float, Notice]] = deque(maxlen=KEPT_NOTICES_MAX)
 
-    def hear(self, notice: Notice, now: float) -> None:
-        """Keeps a notice."""
+    def hear(self, notice: Notice, now: float, *, age_seconds: float = 0.0) -> None:
+        """Keeps a notice. ``age_seconds``: how long before that it was said."""
         while self._notices and self._notices[0][0] < now - KEPT_SECONDS:
             self._notices.popleft()
-        self._notices.append((now, notice))
+        self._notices.append((now, now - age_seconds, notice))
 
     def tell(self, assignment: Assignment, now: float) -> None:
         """Tells a new assignment all that concerns it.
@@ -35,7 +35,7 @@ class RecentNotices:
         """
         ended: set[tuple[str, int]] = set()
         concerning: list[Notice] = []
-        for heard_at, notice in reversed(self._notices):
+        for _, said_at, notice in reversed(self._notices):
             if (notice.topic, notice.partition) != (assignment.topic, assignment.partition):
                 continue
             if notice.kind is NoticeKind.RUNNING:
@@ -43,7 +43,7 @@ class RecentNotices:
                 notice = msgspec.structs.replace(notice, offsets=running)
             else:
                 ended.update((notice.worker, offset) for offset in notice.offsets)
-            if notice.kind in LASTING_KINDS or heard_at >= now - LEASE_SECONDS:
+            if notice.kind in LASTING_KINDS or said_at >= now - LEASE_SECONDS:
                 concerning.append(notice)
         for notice in reversed(concerning):
             assignment.heed(notice, now)

@@ -108,7 +108,7 @@ class Ownership:
         self._ask_at = 0.0
         self._seek_at = 0.0
         self.assignments: dict[PartitionKey, Assignment] = {}
-        self.heard: deque[Notice] = deque()
+        self.heard: deque[tuple[Notice, float]] = deque()
         self.assigned_once = False
         self.rebalances = 0
         self.remade_count = 0
@@ -322,8 +322,8 @@ class Ownership:
 
     def _heed_notices(self, now: float) -> None:
         while self.heard:
-            notice = self.heard.popleft()
-            self._notices.hear(notice, now)
+            notice, age_seconds = self.heard.popleft()
+            self._notices.hear(notice, now, age_seconds=age_seconds)
             key = (notice.topic, notice.partition)
             assignment = self.assignments.get(key)
             if assignment is None:
