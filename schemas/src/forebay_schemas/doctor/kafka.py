@@ -36,8 +36,9 @@ from forebay_schemas.errors import KafkaFailedError
 from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.connection import KafkaConnection, make_admin
 from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
+from forebay_schemas.kafka.group_access import ask_groups
 from forebay_schemas.kafka.offsets_retention import retention_minutes, shortfall
-from forebay_schemas.kafka.permissions import Operation, Permitted, ask_permitted, lacks, on_topic
+from forebay_schemas.kafka.permissions import Access, Operation, Permitted, ask_topics, lacks, on_topic
 
 BROKERS: Final = "kafka.brokers"
 RETENTION: Final = "kafka.offsets_retention"
@@ -103,7 +104,7 @@ class KafkaCheckup:
         needs = needs_of(self._role, self._pool)
         permitted: Permitted = {}
         try:
-            permitted = ask_permitted(self._admin, [need.access for need in needs], timeout_seconds=self._seconds())
+            permitted = self._ask_permitted([need.access for need in needs])
         except KafkaException as error:
             said = f"the brokers do not tell what is permitted ({error.args[0].str()})"
             findings.append(warning(PERMISSIONS, said, fix="look at the brokers' log"))
@@ -224,6 +225,18 @@ class KafkaCheckup:
         [answer] = self._answers(answers).values()
         settings: Mapping[str, Any] | KafkaError = answer
         return settings
+
+    def _ask_permitted(self, accesses: list[Access]) -> Permitted:
+        """Raises ``KafkaException``."""
+        on_topics = ask_topics(self._admin, accesses, timeout_seconds=self._seconds())
+        on_groups = ask_groups(
+            self._connection,
+            accesses,
+            topic=self._pool.results,
+            client_id="forebay-doctor",
+            timeout_seconds=self._seconds(),
+        )
+        return {**on_topics, **on_groups}
 
     def _check_clock(self, found: Mapping[str, TopicFound], permitted: Permitted) -> Finding:
         topic = self._pool.coordination

@@ -1,12 +1,13 @@
-"""Which consumer groups a client may not see, asked by consumers that join nothing. Talks to the brokers.
+"""What a client may do to consumer groups, asked by consumers that join nothing. Talks to the brokers; commits nothing.
 
 An admin client could be asked the same, and more. But when a group's coordinator answers too late, it ends the process
-(librdkafka issue 4605, seen with 2.16.1): no way for a worker to ask.
+(librdkafka issue 4605, seen with 2.16.1): no way for a command to ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -14,9 +15,31 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
-from forebay_schemas.kafka.permissions import is_denied
+from forebay_schemas.kafka.permissions import Access, Operation, Permitted, Resource, is_denied
+from forebay_schemas.kafka.transient import until_passed
 
 _AT_ONCE_MAX: Final = 8
+_POLL_SECONDS: Final = 0.05
+_NEVER_MADE: Final = ".never-made"
+_BEYOND_THE_GROUP: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+def ask_groups(
+    connection: KafkaConnection, needed: Iterable[Access], *, topic: str, client_id: str, timeout_seconds: float
+) -> Permitted:
+    """What this client may do to the groups in ``needed``, of Describe and Read. It does not matter whether they exist.
+
+    ``topic``: one that exists. ``timeout_seconds`` bounds each of two questions, of all groups at once. Raises
+    ``KafkaException`` when a group's coordinator does not answer.
+    """
+    wanted: dict[str, set[Operation]] = {}
+    for access in needed:
+        if access.resource is Resource.GROUP:
+            wanted.setdefault(access.name, set()).add(access.operation)
+    ask = partial(_permitted, connection, topic=topic, client_id=client_id, timeout_seconds=timeout_seconds)
+    with ThreadPoolExecutor(_AT_ONCE_MAX) as threads:
+        answers = threads.map(ask, wanted.items())
+        return {(Resource.GROUP, group): found for group, found in zip(wanted, answers, strict=True)}
 
 
 def denied_groups(
@@ -43,11 +66,64 @@ def told_denial(consumer: Consumer) -> KafkaError | None:
 
 
 def _is_denied(connection: KafkaConnection, group: str, *, topic: str, client_id: str, timeout_seconds: float) -> bool:
-    consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | {"group.id": group})
+    wanted = (group, {Operation.DESCRIBE})
+    try:
+        return not _permitted(connection, wanted, topic=topic, client_id=client_id, timeout_seconds=timeout_seconds)
+    except KafkaException:
+        return False
+
+
+def _permitted(
+    connection: KafkaConnection,
+    wanted: tuple[str, Collection[Operation]],
+    *,
+    topic: str,
+    client_id: str,
+    timeout_seconds: float,
+) -> frozenset[Operation]:
+    """What is permitted of a group and what is wanted of it. Raises ``KafkaException`` when the brokers do not say."""
+    group, operations = wanted
+    answers: list[KafkaError | None] = []
+    config = reader_config(connection, client_id=client_id) | {
+        "group.id": group,
+        "on_commit": lambda error, _partitions: answers.append(error),
+    }
+    consumer = create_client(Consumer, config)
+    again = until_passed(timeout_seconds)
+    try:
+        if not again(_may_describe, consumer, topic, timeout_seconds):
+            return frozenset()
+        if Operation.READ in operations and again(_may_read, consumer, answers, topic, timeout_seconds):
+            return frozenset({Operation.DESCRIBE, Operation.READ})
+        return frozenset({Operation.DESCRIBE})
+    finally:
+        consumer.close()
+
+
+def _may_describe(consumer: Consumer, topic: str, timeout_seconds: float) -> bool:
     try:
         consumer.committed([TopicPartition(topic, 0)], timeout=timeout_seconds)
     except KafkaException as error:
-        return is_denied(error.args[0]) or told_denial(consumer) is not None
-    finally:
-        consumer.close()
-    return False
+        denial = error.args[0] if is_denied(error.args[0]) else told_denial(consumer)
+        if denial is None:
+            raise
+        return denial.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
+    return True
+
+
+def _may_read(consumer: Consumer, answers: list[KafkaError | None], topic: str, timeout_seconds: float) -> bool:
+    """``answers``: where those to commits come. A commit for a topic that is not there changes nothing, and brokers
+    look first whether the group may be read."""
+    answers.clear()
+    consumer.commit(offsets=[TopicPartition(f"{topic}{_NEVER_MADE}", 0, 0)], asynchronous=True)
+    end = time.monotonic() + timeout_seconds
+    while not answers:
+        if time.monotonic() > end:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        consumer.poll(_POLL_SECONDS)
+    error = answers[0]
+    if error is None or error.code() in _BEYOND_THE_GROUP:
+        return True
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return False
+    raise KafkaException(error)

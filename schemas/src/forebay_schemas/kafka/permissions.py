@@ -1,5 +1,5 @@
-"""What Forebay asks of Kafka's ACLs, and what is said when they refuse. `ask_permitted` and `missing` talk to
-the brokers."""
+"""What Forebay asks of Kafka's ACLs, and what is said when they refuse. `ask_topics` and `missing_of_topics` talk to
+the brokers; what is permitted of groups is asked in `group_access`."""
 
 from __future__ import annotations
 
@@ -73,8 +73,6 @@ _RESOURCES: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Resource.CLUSTER,
 }
 
-_ABSENT: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
-
 
 def is_denied(error: KafkaError) -> bool:
     """Whether the error means that an ACL is missing."""
@@ -106,55 +104,33 @@ def lacks(permitted: Permitted, access: Access) -> bool:
     return operations is not None and access.operation not in operations
 
 
-def missing(
+def missing_of_topics(
     admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
 ) -> list[Access]:
-    """What of ``needed`` the brokers would refuse this client, in its order. Raises as `ask_permitted`."""
+    """What of ``needed`` the brokers would refuse this client on topics, in its order. Raises as `ask_topics`."""
     wanted = list(needed)
-    permitted = ask_permitted(admin, wanted, timeout_seconds=timeout_seconds)
+    permitted = ask_topics(admin, wanted, timeout_seconds=timeout_seconds)
     return [access for access in wanted if lacks(permitted, access)]
 
 
-def ask_permitted(
+def ask_topics(
     admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
 ) -> Permitted:
-    """What this client may do to the topics and groups in ``needed``.
+    """What this client may do to the topics in ``needed``.
 
-    Of a topic or group that does not exist nobody can tell. ``timeout_seconds`` bounds each of the two questions.
-    Raises ``KafkaException`` when the brokers do not answer.
+    Of a topic that does not exist nobody can tell. Raises ``KafkaException`` when the brokers do not answer within
+    ``timeout_seconds``.
     """
-    wanted = list(needed)
-    # A group's coordinator is still loading for some seconds after its broker came up.
-    again = until_passed(timeout_seconds)
-    topics = sorted({each.name for each in wanted if each.resource is Resource.TOPIC})
-    groups = sorted({each.name for each in wanted if each.resource is Resource.GROUP})
-    permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
-    if topics:
-        permitted |= again(_on_topics, admin, topics, timeout_seconds)
-    if groups:
-        permitted |= again(_on_groups, admin, groups, timeout_seconds)
-    return permitted
+    topics = sorted({each.name for each in needed if each.resource is Resource.TOPIC})
+    return until_passed(timeout_seconds)(_on_topics, admin, topics, timeout_seconds) if topics else {}
 
 
 def _on_topics(admin: AdminClient, names: list[str], timeout_seconds: float) -> Permitted:
     answers = admin.describe_topics(
         TopicCollection(names), include_authorized_operations=True, request_timeout=timeout_seconds
     )
-    return _permitted(Resource.TOPIC, answers)
-
-
-def _on_groups(admin: AdminClient, names: list[str], timeout_seconds: float) -> Permitted:
-    answers = admin.describe_consumer_groups(names, include_authorized_operations=True, request_timeout=timeout_seconds)
-    return _permitted(Resource.GROUP, answers)
-
-
-def _permitted(resource: Resource, answers: Mapping[str, Any]) -> Permitted:
-    permitted: dict[tuple[Resource, str], Collection[Operation]] = {}
-    for name, answer in answers.items():
-        operations = _operations(answer)
-        if operations is not None:
-            permitted[resource, name] = operations
-    return permitted
+    permitted = {(Resource.TOPIC, name): _operations(answer) for name, answer in answers.items()}
+    return {key: operations for key, operations in permitted.items() if operations is not None}
 
 
 def _operations(answer: Any) -> frozenset[Operation] | None:
@@ -164,7 +140,7 @@ def _operations(answer: Any) -> frozenset[Operation] | None:
     except KafkaException as error:
         if is_denied(error.args[0]):
             return frozenset()
-        if error.args[0].code() in _ABSENT:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise
     if allowed is None:

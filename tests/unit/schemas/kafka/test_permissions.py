@@ -14,10 +14,10 @@ from forebay_schemas.kafka.permissions import (
     Access,
     Operation,
     Resource,
-    ask_permitted,
+    ask_topics,
     error_text,
     lacks,
-    missing,
+    missing_of_topics,
     on_group,
     on_topic,
 )
@@ -36,32 +36,28 @@ def answered(answer: list[AclOperation] | int | None) -> Future[Any]:
 
 
 class Brokers:
-    """Answer from a table of names; of groups first with some errors that pass."""
+    """Answer from a table of names; first with some errors that pass."""
 
     def __init__(self, answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> None:
         self._answers = answers
         self._passing = list(passing)
 
     def describe_topics(self, topics: TopicCollection, **_: Any) -> dict[str, Future[Any]]:
-        return {name: answered(self._answers[name]) for name in topics.topic_names}
-
-    def describe_consumer_groups(self, names: list[str], **_: Any) -> dict[str, Future[Any]]:
         if self._passing:
             code = self._passing.pop()
-            return {name: answered(code) for name in names}
-        return {name: answered(self._answers[name]) for name in names}
+            return {name: answered(code) for name in topics.topic_names}
+        return {name: answered(self._answers[name]) for name in topics.topic_names}
 
 
 def admin(answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> AdminClient:
     return cast(AdminClient, Brokers(answers, passing=passing))
 
 
-def test_groups_that_a_broker_has_not_loaded_yet_are_asked_about_again() -> None:
+def test_topics_that_a_broker_has_not_taken_over_yet_are_asked_about_again() -> None:
     young = admin(
-        {"g": [AclOperation.READ]},
-        passing=(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR),
+        {"t": [AclOperation.READ]}, passing=(KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
     )
-    assert missing(young, [on_group(READ, "g")]) == []
+    assert missing_of_topics(young, [on_topic(READ, "t")]) == []
 
 
 def test_what_lacks_is_named_in_the_order_in_which_it_was_asked_for() -> None:
@@ -71,24 +67,21 @@ def test_what_lacks_is_named_in_the_order_in_which_it_was_asked_for() -> None:
             "hidden": KafkaError.TOPIC_AUTHORIZATION_FAILED,
             "absent": KafkaError.UNKNOWN_TOPIC_OR_PART,
             "silent": None,
-            "group": KafkaError.GROUP_AUTHORIZATION_FAILED,
-            "unused": KafkaError.GROUP_ID_NOT_FOUND,
         }
     )
     needed = [
-        on_group(READ, "group"),
+        on_group(READ, "a-group"),
         on_topic(WRITE, "readable"),
         on_topic(READ, "readable"),
         on_topic(DESCRIBE, "hidden"),
         on_topic(READ, "absent"),
         on_topic(READ, "silent"),
-        on_group(READ, "unused"),
     ]
-    assert missing(brokers, needed) == [needed[0], needed[1], needed[3]]
+    assert missing_of_topics(brokers, needed) == [needed[1], needed[3]]
 
 
 def test_kafkas_words_are_taken_from_the_clients() -> None:
-    permitted = ask_permitted(
+    permitted = ask_topics(
         admin({"t": [AclOperation.DESCRIBE_CONFIGS, AclOperation.IDEMPOTENT_WRITE]}), [on_topic(READ, "t")]
     )
     assert permitted == {(Resource.TOPIC, "t"): {Operation.DESCRIBE_CONFIGS}}
@@ -96,11 +89,11 @@ def test_kafkas_words_are_taken_from_the_clients() -> None:
 
 def test_brokers_that_do_not_answer_are_an_error_and_not_a_permission() -> None:
     with pytest.raises(KafkaException):
-        missing(admin({"t": KafkaError._TIMED_OUT}), [on_topic(READ, "t")])
+        missing_of_topics(admin({"t": KafkaError._TIMED_OUT}), [on_topic(READ, "t")])
 
 
 def test_nothing_is_asked_about_nothing() -> None:
-    assert missing(cast(AdminClient, None), []) == []
+    assert missing_of_topics(cast(AdminClient, None), [on_group(READ, "g")]) == []
 
 
 def test_of_what_is_not_known_nothing_lacks() -> None:

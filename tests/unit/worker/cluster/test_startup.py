@@ -21,6 +21,7 @@ from forebay_worker.cluster.startup import Cluster
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(module, "make_admin", lambda *_, **__: None)
     monkeypatch.setattr(module, "ask_metadata", lambda *_, **__: None)
+    monkeypatch.setattr(module, "denied_groups", lambda *_, **__: set())
     monkeypatch.setattr(module, "require_topics", lambda *_, **__: {"a-topic": 3})
     monkeypatch.setattr(offsets_retention, "ask_retention_minutes", lambda *_, **__: None)
     return Cluster(KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={}), pool=Pool("p"), worker_id="w")
@@ -32,12 +33,12 @@ def test_a_worker_starts_although_a_coordinator_is_away_and_nobody_says_what_is_
     def missing(*_: Any, **__: Any) -> Any:
         raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
 
-    monkeypatch.setattr(module, "missing", missing)
+    monkeypatch.setattr(module, "missing_of_topics", missing)
     assert cluster.require_usable() == {"a-topic": 3}
 
 
 def test_a_worker_does_not_start_without_a_permission(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "missing", lambda *_, **__: [on_group(Operation.READ, "forebay.p.high")])
+    monkeypatch.setattr(module, "missing_of_topics", lambda *_, **__: [on_group(Operation.READ, "forebay.p.high")])
     with pytest.raises(DeniedError, match=r"forebay\.p\.high"):
         cluster.require_usable()
 
@@ -59,7 +60,7 @@ def test_commits_that_are_deleted_before_requests_are_warned_of_at_the_start(
             raise told
         return told  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(module, "missing", lambda *_, **__: [])
+    monkeypatch.setattr(module, "missing_of_topics", lambda *_, **__: [])
     monkeypatch.setattr(offsets_retention, "ask_retention_minutes", ask)
     with capture_logs() as logs:
         assert cluster.require_usable() == {"a-topic": 3}

@@ -26,7 +26,7 @@ from forebay_schemas.kafka.permissions import (
     Resource,
     denied_error,
     error_text,
-    missing,
+    missing_of_topics,
     on_group,
     on_topic,
 )
@@ -100,9 +100,7 @@ class Cluster:
 
     def _missing(self, admin: AdminClient, *, timeout_seconds: float) -> list[Access]:
         needed = worker_needs(self._pool)
-        refused = missing(
-            admin, [one for one in needed if one.resource is not Resource.GROUP], timeout_seconds=timeout_seconds
-        )
+        refused = missing_of_topics(admin, needed, timeout_seconds=timeout_seconds)
         denied = denied_groups(
             self._connection,
             sorted({one.name for one in needed if one.resource is Resource.GROUP}),
