@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from simulation.broker import Broker, Key, Log
 from simulation.consumer import end_event
@@ -52,9 +52,12 @@ class Follower:
         self._ask(timeout)
         found = []
         for each in partitions:
-            records = self._broker.log((each.topic, each.partition)).records
-            index = bisect_left(records, each.offset, key=lambda record: record.timestamp_ms)
-            offset = records[index].offset_number if index < len(records) else OFFSET_END
+            log = self._broker.log((each.topic, each.partition))
+            if each.offset in (OFFSET_BEGINNING, OFFSET_END):
+                offset = log.start if each.offset == OFFSET_BEGINNING else log.end
+            else:
+                index = bisect_left(log.records, each.offset, key=lambda record: record.timestamp_ms)
+                offset = log.records[index].offset_number if index < len(log.records) else OFFSET_END
             found.append(TopicPartition(each.topic, each.partition, offset))
         return found
 

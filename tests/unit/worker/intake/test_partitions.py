@@ -73,6 +73,21 @@ def test_a_partition_is_not_read_before_all_is_heard_that_was_said_until_it_was_
     assert bay.offsets() == [0, 1, 2, 3, 4]
 
 
+def test_what_the_group_gives_to_one_that_is_leaving_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question would not be answered any more, and the group would wait for it."""
+    bay = bay_before_assignment(metadata=CommitMetadata())
+    asked: list[object] = []
+
+    def close() -> None:
+        bay.consumer.poll(0.0)  # the last callbacks
+
+    monkeypatch.setattr(bay.consumer, "committed", lambda *given, **_: asked.append(given))
+    monkeypatch.setattr(bay.consumer, "close", close)
+    bay.intake.close()
+    assert asked == []
+    assert bay.intake.assigned == {}
+
+
 def test_what_is_heard_while_a_partition_opens_counts() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata())
     bay.peers.heard_until = 0.0

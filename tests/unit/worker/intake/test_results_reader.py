@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result, encode_result
@@ -41,6 +41,7 @@ class MemoryResults:
         self.firsts: dict[int, int] = {}
         self.fails: list[Exception] = []
         self.is_silent = False
+        self.questions = 0
         self.read: list[int] = []
         self.during_lookup: list[Any] = []
         self._clock = clock
@@ -76,20 +77,26 @@ class MemoryResults:
         one.topics[topic] = one
         return one
 
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        assert timeout > 0
-        log = self.logs[partition.partition]
-        end = log[-1].offset() + 1 if log else 0
-        return self.firsts.get(partition.partition, 0), max(end, self.ends.get(partition.partition, 0))
+    def end_of(self, partition: int) -> int:
+        log = self.logs[partition]
+        return max(log[-1].offset() + 1 if log else 0, self.ends.get(partition, 0))
 
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[Any]:
+        """By one question to each leader, for as many partitions as there are."""
         assert timeout > 0
-        while self.during_lookup:
-            self.during_lookup.pop()()
+        self.questions += 1
         found = []
         for each in partitions:
-            young = [record.offset() for record in self.logs[each.partition] if record.timestamp_ms >= each.offset]
-            found.append(PartitionAnswer(each.topic, each.partition, young[0] if young else -1))
+            if each.offset == OFFSET_BEGINNING:
+                offset = self.firsts.get(each.partition, 0)
+            elif each.offset == OFFSET_END:
+                offset = self.end_of(each.partition)
+            else:
+                while self.during_lookup:
+                    self.during_lookup.pop()()
+                young = [record.offset() for record in self.logs[each.partition] if record.timestamp_ms >= each.offset]
+                offset = young[0] if young else -1
+            found.append(PartitionAnswer(each.topic, each.partition, offset))
         return found
 
     def assign(self, partitions: list[TopicPartition]) -> None:
@@ -115,7 +122,7 @@ class MemoryResults:
         for partition, position in self._positions.items():
             records = [record for record in self.logs[partition] if record.offset() >= position][:num_messages]
             self.read += [record.offset() for record in records]
-            end = self.get_watermark_offsets(TopicPartition(POOL.results, partition), 1.0)[1]
+            end = self.end_of(partition)
             found += records
             if len(records) == num_messages:
                 self._positions[partition] = records[-1].offset() + 1
@@ -166,6 +173,15 @@ def test_a_look_sees_every_outcome_since_its_time_in_all_partitions() -> None:
     assert look.is_complete
     assert (look.has("a", 0), look.has("b", 2), look.has("b", 0), look.has("old", 0)) == (True, True, False, False)
     assert (desk.reader.completed_count, desk.reader.given_up_count) == (1, 0)
+
+
+def test_all_partitions_are_asked_about_at_once() -> None:
+    desk = Desk(partitions=12)
+    desk.topic.put(11, "a", at_ms=NOW_MS)
+    assert desk.look().has("a", 0)
+    assert desk.topic.questions == 3, "where they begin and end, and where the time lies"
+    assert desk.look().is_complete
+    assert desk.topic.questions == 5, "the time is known"
 
 
 def test_nothing_is_asked_of_the_brokers_before_somebody_looks() -> None:

@@ -101,6 +101,7 @@ class Ownership:
         self._forget = forget
         self._drop_withheld = drop_withheld
         self._epoch = 0
+        self._is_closing = False
         self._notices = RecentNotices()
         self._paused: set[PartitionKey] = set()
         self._unknown: set[PartitionKey] = set()
@@ -180,6 +181,7 @@ class Ownership:
 
     def close(self) -> None:
         """Commits what is finished, hands over what runs, and leaves the group."""
+        self._is_closing = True
         self._let_go(list(self.assignments), lost=False)
         self.consumer.close()
 
@@ -357,6 +359,10 @@ class Ownership:
                     )
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        if self._is_closing:
+            # A rebalance that ends while the client says goodbye: it takes them, and gives them back at once. A
+            # question for their commits is not answered any more, and all others would wait for it.
+            return
         try:
             self._assign(partitions)
         except Exception as error:  # an exception here would lose fetched records

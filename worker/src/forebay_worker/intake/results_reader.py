@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.results import decode_result_of
@@ -36,7 +36,6 @@ class LookingConsumer(Protocol):
 
     def list_topics(self, topic: str, timeout: float) -> Any: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> Any: ...
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def unassign(self) -> Any: ...
     def poll(self, timeout: float) -> Record | None: ...
@@ -167,11 +166,15 @@ class ResultsReader:
             self._reading = _Reading(since_ms, topic_id, {})
         reading = self._reading
         # In this order: what is written meanwhile is found by the second.
-        bounds = {number: self._bounds(consumer, number) for number in self._partition_numbers(consumer)}
-        self._find_starts(consumer, reading, bounds)
-        for number, (first, _) in bounds.items():
+        numbers = self._partition_numbers(consumer)
+        firsts = self._offsets(consumer, numbers, OFFSET_BEGINNING)
+        ends = self._offsets(consumer, numbers, OFFSET_END)
+        young = self._offsets(consumer, [each for each in numbers if each not in reading.positions], reading.since_ms)
+        for number, offset in young.items():
+            # Where nothing is as young as that, the client says so by an offset that is none.
+            reading.positions[number] = offset if offset >= 0 else ends[number]
+        for number, first in firsts.items():
             reading.positions[number] = max(reading.positions[number], first)
-        ends = {number: end for number, (_, end) in bounds.items()}
         missing = {number for number, end in ends.items() if reading.positions[number] < end}
         consumer.assign([TopicPartition(self._topic, number, reading.positions[number]) for number in sorted(missing)])
         try:
@@ -196,26 +199,17 @@ class ResultsReader:
             raise KafkaException(topic.error)
         return sorted(topic.partitions)
 
-    def _bounds(self, consumer: LookingConsumer, number: int) -> tuple[int, int]:
-        place = TopicPartition(self._topic, number)
-        first, end = consumer.get_watermark_offsets(place, timeout=BROKER_TIMEOUT_SECONDS)
-        return first, end
-
-    def _find_starts(self, consumer: LookingConsumer, reading: _Reading, bounds: dict[int, tuple[int, int]]) -> None:
-        wanted = [
-            TopicPartition(self._topic, number, reading.since_ms)
-            for number in bounds
-            if number not in reading.positions
-        ]
-        if not wanted:
-            return
+    def _offsets(self, consumer: LookingConsumer, numbers: list[int], at: int) -> dict[int, int]:
+        """Where each partition begins, ends, or has its first record from a time on (epoch milliseconds): asked of all
+        leaders at once, where watermarks are two questions a partition, one after another."""
+        if not numbers:
+            return {}
+        wanted = [TopicPartition(self._topic, number, at) for number in numbers]
         found = consumer.offsets_for_times(wanted, timeout=BROKER_TIMEOUT_SECONDS)
         for each in found:
             if each.error is not None:
                 raise KafkaException(each.error)
-        for each in found:
-            # Where nothing is as young as that, the client says so by an offset that is none.
-            reading.positions[each.partition] = each.offset if each.offset >= 0 else bounds[each.partition][1]
+        return {each.partition: each.offset for each in found}
 
     def _take(self, record: Record, reading: _Reading) -> None:
         error: KafkaError | None = record.error()
