@@ -19,8 +19,6 @@ from forebay_worker import cli as forebay_worker
 
 VERSIONS = ("1.29", "1.31", "1.34", "1.37")
 VALUES: dict[str, list[str | Path]] = {"defaults": [], **{name: ["--values", path] for name, path in EXAMPLES.items()}}
-# It is prepared in the chart alone.
-NOT_YET_THERE = {"gateway"}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +66,6 @@ def test_the_commands_know_their_words(rendered: dict[str, list[Manifest]], name
     for owner, pod in pods(rendered[name]).items():
         for container in pod["containers"]:
             words = container["args"]
-            if words[0] in NOT_YET_THERE:
-                continue
             worker = container["name"] in {"worker", "doctor"}
             try:
                 parse(forebay_worker.app if worker else forebay.app, words)
@@ -160,8 +156,22 @@ def test_an_example_s_notes_say_what_is_capped_and_what_is_missing(helm: Path) -
     assert not re.search("WARNING", notes), notes
 
 
-def test_notes_warn_of_placeholders_and_of_the_gateway(helm: Path) -> None:
-    done = run_helm(helm, "install", "forebay", CHART, "--dry-run=client", "--set", "gateway.enabled=true")
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((), ("placeholder kafka:9092", "placeholder http://engine:8000", "forebay-worker, without a registry")),
+        (("pools.a.autoscaling.kind=keda",), ("never scales",)),
+        (("pools.a.autoscaling.kind=keda", "pools.a.autoscaling.minReplicas=0"), ("KEDA starts none",)),
+        (("dashboards.enabled=true",), ("panels of recorded series stay empty",)),
+        (("prometheusRule.enabled=true",), ("runbookUrl is empty",)),
+        (("podMonitor.enabled=true",), ("the exporter (backlog, age, risk) is not",)),
+    ],
+)
+def test_notes_warn_of_placeholders_and_of_switches_that_need_others(
+    helm: Path, values: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    given = [word for value in values for word in ("--set", value)]
+    done = run_helm(helm, "install", "forebay", CHART, "--dry-run=client", *given)
     notes = done.stdout.partition("NOTES:")[2]
-    for words in ("placeholder kafka:9092", "placeholder http://engine:8000", "has no gateway"):
-        assert words in notes, notes
+    for word in words:
+        assert word in notes, notes

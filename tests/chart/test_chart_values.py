@@ -47,7 +47,7 @@ def test_every_value_that_can_be_given_stands_in_values_yaml() -> None:
             yield from keys(value, f"{path}.{name}".removeprefix("."))
 
     given = set(keys(VALUES))
-    free = ("global", "pools.", "jobs.", "producerSettings.", "kafka.files.", "poolDefaults.settings.")
+    free = ("global", "enabled", "pools.", "jobs.", "producerSettings.", "kafka.files.", "poolDefaults.settings.")
     missing = [
         path
         for path, _ in described(SCHEMA)
@@ -140,6 +140,21 @@ WRONG = {
         ["--set", "prometheusRule.disabled.ForebayNoSuch=true"],
         ["prometheusRule.disabled.ForebayNoSuch is no alert", "ForebayGpuSick"],
     ),
+    "a pool in capitals": (["--set", "pools.Qwen.replicas=2"], ["pools.Qwen", "lower-case", "pools.<key>.name"]),
+    "a label of the chart's own": (
+        ["--set", "commonLabels.app\\.kubernetes\\.io/name=mine"],
+        ["commonLabels sets app.kubernetes.io/name"],
+    ),
+    "lag of a secured Kafka without credentials": (
+        [
+            "--set",
+            "kafka.properties.security\\.protocol=SASL_SSL"
+            ",pools.qwen.autoscaling.kind=keda,pools.qwen.autoscaling.keda.kafkaLag.enabled=true",
+        ],
+        ["pools.qwen.autoscaling.keda.kafkaLag.enabled", "kafkaLag.authentication"],
+    ),
+    "a tag in the repository": (["--set", "image.worker.repository=reg/x:1"], ["image", "repository"]),
+    "an image of no name": (["--set", "image.producer.repository="], ["image", "repository"]),
     "a job without words": (["--set", "jobs.look.pool=default"], ["jobs.look.args"]),
 }
 

@@ -140,6 +140,9 @@ Volumes and their mounts: (dict "kafka" ... "configMap" the ConfigMap's name or 
     defaultMode: 0440
 {{- end }}
 {{- range $name, $extra := .extra }}
+{{- if regexMatch "^(tmp|config|engine|files-.*)$" $name }}
+{{- fail (printf "extraVolumes.%s: volumes of that name are the chart's own; give it another" $name) }}
+{{- end }}
 - name: {{ $name }}
   {{- toYaml $extra.volume | nindent 2 }}
 {{- end }}

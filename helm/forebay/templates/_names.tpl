@@ -44,26 +44,44 @@ forebay/pool: {{ index . 2 }}
 {{- end -}}
 
 {{/*
-The labels of a component's pods. No versions: a new chart alone would restart them all.
+The labels of a component's pods, with those that values give: (dict "component" (list $ "worker" "qwen") "more" a map
+"where" its name). No versions: a new chart alone would restart them all.
 */}}
 {{- define "forebay.podLabels" -}}
-{{- $root := first . -}}
-{{ include "forebay.selectorLabels" . }}
-app.kubernetes.io/part-of: forebay
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := include "forebay.selectorLabels" .component | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/part-of" "forebay" -}}
+{{- include "forebay.mergedLabels" (dict "root" (first .component) "own" $own "more" .more "where" .where) -}}
 {{- end -}}
 
 {{/*
 All labels of a component: (list $ "worker" "qwen").
 */}}
 {{- define "forebay.labels" -}}
-{{- $root := first . -}}
-{{ include "forebay.podLabels" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ include "forebay.chart" $root }}
+{{- include "forebay.labelsWith" (dict "component" .) -}}
+{{- end -}}
+
+{{/*
+The same with those that values give: (dict "component" (list $ "worker") "more" a map "where" its name).
+*/}}
+{{- define "forebay.labelsWith" -}}
+{{- $root := first .component -}}
+{{- $own := include "forebay.selectorLabels" .component | fromYaml -}}
+{{- $own = mergeOverwrite $own (dict "app.kubernetes.io/part-of" "forebay" "app.kubernetes.io/version" $root.Chart.AppVersion "app.kubernetes.io/managed-by" $root.Release.Service "helm.sh/chart" (include "forebay.chart" $root)) -}}
+{{- include "forebay.mergedLabels" (dict "root" $root "own" $own "more" .more "where" .where) -}}
+{{- end -}}
+
+{{/*
+One map of labels: commonLabels, over them those that values give, and the chart's own, which neither may name.
+*/}}
+{{- define "forebay.mergedLabels" -}}
+{{- range $where, $labels := dict "commonLabels" .root.Values.commonLabels (default "labels" .where) (default dict .more) -}}
+{{- range $name, $_ := $labels -}}
+{{- if regexMatch "^(app\\.kubernetes\\.io/(name|instance|component|part-of|version|managed-by)|helm\\.sh/chart|forebay/pool)$" $name -}}
+{{- fail (printf "%s sets %s, which is the chart's own: by it its pods are found; take it out" $where $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- mergeOverwrite (deepCopy .root.Values.commonLabels) (deepCopy (default dict .more)) .own | toYaml -}}
 {{- end -}}
 
 {{- define "forebay.serviceAccount" -}}

@@ -7,10 +7,7 @@ The metadata of a pod: (dict "root" $ "labels" (list $ "worker" "qwen") "of" its
 */}}
 {{- define "forebay.podMetadata" -}}
 labels:
-  {{- include "forebay.podLabels" .labels | nindent 2 }}
-  {{- with .of.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "forebay.podLabels" (dict "component" .labels "more" .of.podLabels "where" "podLabels") | nindent 2 }}
 {{- if or .checksum .of.podAnnotations }}
 annotations:
   {{- with .checksum }}

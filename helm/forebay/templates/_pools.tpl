@@ -53,6 +53,10 @@ The settings in a pool's config, as JSON.
 {{- $root := index . 0 -}}
 {{- $pool := index . 1 -}}
 {{- $where := printf "pools.%s" $pool.key -}}
+{{- /* Not in the schema: Helm's validator names a random place for a name that is wrong. */ -}}
+{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?$" $pool.key) -}}
+{{- fail (printf "pools.%s: a pool's key names Kubernetes objects: give 1 to 30 lower-case letters, digits and hyphens; in Kafka it may have another name, by pools.<key>.name" $pool.key) -}}
+{{- end -}}
 {{- $hasUrl := ne $pool.backend.url "" -}}
 {{- if and $pool.handler $hasUrl -}}
 {{- fail (printf "%s has both backend.url and handler: a worker has one of them; with a handler, give backend.url: \"\"" $where) -}}
@@ -84,6 +88,13 @@ The settings in a pool's config, as JSON.
 {{- end -}}
 {{- if and (eq $pool.autoscaling.kind "hpa") (lt (int $pool.autoscaling.minReplicas) 1) -}}
 {{- fail (printf "%s.autoscaling.minReplicas is 0: an HPA cannot start from nothing; give 1, or kind: keda" $where) -}}
+{{- end -}}
+{{- $lag := $pool.autoscaling.keda.kafkaLag -}}
+{{- if and (eq $pool.autoscaling.kind "keda") $lag.enabled (not $lag.authentication) (not (hasKey $lag.metadata "tls")) (not (hasKey $lag.metadata "sasl")) -}}
+{{- $kafka := include "forebay.kafka" (list $root $where $pool.kafka) | fromJson -}}
+{{- if or $kafka.propertiesFile (ne (get (default dict $kafka.properties) "security.protocol" | default "PLAINTEXT" | upper) "PLAINTEXT") -}}
+{{- fail (printf "%s.autoscaling.keda.kafkaLag.enabled: KEDA cannot read this Kafka without kafkaLag.authentication (a TriggerAuthentication), and one trigger that fails leaves the pool without any scaling; give it, or leave kafkaLag off" $where) -}}
+{{- end -}}
 {{- end -}}
 {{- if and (not $root.Values.exporter.enabled) (not (and (eq $pool.autoscaling.kind "hpa") (eq $pool.autoscaling.hpa.metric "cpu"))) -}}
 {{- fail (printf "%s.autoscaling.kind is %s, which reads the exporter's forebay_deadline_risk_ratio: give exporter.enabled: true" $where $pool.autoscaling.kind) -}}
@@ -128,7 +139,25 @@ The most workers that make sense: maxReplicas, but
 {{- end -}}
 
 {{/*
-The pool of a job or the gateway, as JSON: (list $ "jobs.x" "qwen"); it may be left out where there is one pool.
+The kafka of everything that connects, as a JSON list: of pools, exporter, topics and jobs.
+*/}}
+{{- define "forebay.kafkas" -}}
+{{- $root := . -}}
+{{- $kafkas := list -}}
+{{- $pools := include "forebay.pools" . | fromJson -}}
+{{- range $key, $pool := $pools -}}
+{{- range $where, $own := dict (printf "pools.%s" $key) dict "exporter" $root.Values.exporter.kafka "topics" $root.Values.topics.kafka -}}
+{{- $kafkas = append $kafkas (include "forebay.kafka" (list $root $where $pool.kafka $own) | fromJson) -}}
+{{- end -}}
+{{- range $name, $job := $root.Values.jobs -}}
+{{- $kafkas = append $kafkas (include "forebay.kafka" (list $root (printf "jobs.%s" $name) $pool.kafka (default dict $job).kafka) | fromJson) -}}
+{{- end -}}
+{{- end -}}
+{{- $kafkas | toJson -}}
+{{- end -}}
+
+{{/*
+The pool of a job, as JSON: (list $ "jobs.x" "qwen"); it may be left out where there is one pool.
 */}}
 {{- define "forebay.onePool" -}}
 {{- $pools := include "forebay.pools" (index . 0) | fromJson -}}
