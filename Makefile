@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -37,9 +37,12 @@ down: ## stop what `make up` started
 
 # Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
 test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a hundred simulated histories
-	@$(BIN)/pytest tests -m "not long and not cluster" -n 3 --dist worksteal
+	@$(BIN)/pytest tests -m "not long and not slow and not cluster" -n 3 --dist worksteal
 
-test-long: bootstrap ## the tests that take long: clusters of their own, many rounds, secured brokers, a schema registry, races
+test-slow: bootstrap ## the tests that take long and prove a promise: secured brokers, far ones, restarts under load
+	@$(BIN)/pytest tests -m slow -n 3 --dist worksteal
+
+test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, every bug put back
 	@$(BIN)/pytest tests -m long -n 3 --dist worksteal
 
 test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from forebay_sandbox.testing.kafka_secure import SecureKafka
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 USER, PASSWORD = "group-asker", "hush-hush"
 DESCRIBE, READ = Operation.DESCRIBE, Operation.READ

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from forebay_sandbox.testing.kafka_secure import SecureKafka
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 USER, PASSWORD = "connecting", "right"
 

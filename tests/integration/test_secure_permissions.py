@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forebay_schemas.kafka.connection import KafkaConnection
     from harness.forebay_command import ForebayCommand
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 WORKER, CLIENT, EXPORTER = "forebay-worker", "forebay-client", "forebay-exporter"
 CLIENT_ROLES = (

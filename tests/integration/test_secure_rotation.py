@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forebay_sandbox.testing.kafka_secure import SecureKafka
     from harness.worker_process import WorkerProcess
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 USER, OLD, NEW = "rotating", "old-password", "new-password"
 REAUTHENTICATE_MS = 3_000

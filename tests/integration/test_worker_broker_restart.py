@@ -34,7 +34,7 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield kafka
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_broker_restarted_under_load_loses_nothing(
     own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:
@@ -81,7 +81,7 @@ def test_a_worker_that_cannot_deliver_results_stops_running_requests(
         assert {result.status for result in results.values()} == {"completed"}
 
 
-@pytest.mark.parametrize("away", ["gone", pytest.param("silent", marks=pytest.mark.long)])
+@pytest.mark.parametrize("away", ["gone", pytest.param("silent", marks=pytest.mark.slow)])
 def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time_and_nothing_is_lost(
     away: str, own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:

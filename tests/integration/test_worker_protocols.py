@@ -34,7 +34,7 @@ LIMIT = 8
 BEYOND_POLL_INTERVAL_SECONDS = 7.0
 
 
-@pytest.mark.parametrize("protocol", ["cooperative-sticky", pytest.param("consumer", marks=pytest.mark.long)])
+@pytest.mark.parametrize("protocol", ["cooperative-sticky", pytest.param("consumer", marks=pytest.mark.slow)])
 def test_joining_and_leaving_again_and_again_costs_no_request_and_no_slot(
     protocol: str, brisk_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:

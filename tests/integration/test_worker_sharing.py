@@ -82,7 +82,7 @@ def test_two_workers_have_no_more_in_flight_than_the_backend_takes(
     assert run_more_than_once(read_executions(log_path)) == set()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_workers_share_is_free_within_15_seconds_and_a_new_one_does_not_burst(
     new_pool: NewPool, new_worker: NewWorker
