@@ -307,6 +307,16 @@ class Causes:
             for start, end in self._away[owned.worker] + self._away[""]
         )
 
+    def ran_on_unheard(self, execution: Execution) -> bool:
+        """Whether it ran on after its partition was let go of, and others heard nothing of it for a lease: they may end
+        its request, and its worker says later what became of it."""
+        owner = execution.owned
+        return (
+            owner.let_go_at is not None
+            and self._ran_on(execution)
+            and self._was_silent(execution, owner, self._scheduler.now)
+        )
+
     def _was_silent(self, earlier: Execution, owner: Owned, now: float) -> bool:
         """Whether nothing was heard of what runs on for as long as a lease lasts, though its worker tried to say it or
         could not."""

@@ -406,6 +406,7 @@ class Oracle:
                     or request_id in self._moved_twice
                     or any(map(self.executions.causes.was_cut, self._places_of(request_id)))
                     or any(map(self.executions.causes.may_have_forgotten, workers))
+                    or self.executions.ran_on_unheard(request_id)
                     or self._was_moved_unknown_to_others(request_id)
                     or self._written_twice[request_id] > 0
                     or (accepted is not None and accepted.submissions > 1)
