@@ -21,6 +21,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.avro import latest_schema
 from harness.fake_registry import fake_registry
 from harness.live_pool import LOG, LivePool, envelope
+from harness.waiting import wait_until
 from harness.workers import NewWorker
 
 HANDLER = "harness.handlers:obey"
@@ -176,7 +177,8 @@ def test_where_the_broker_takes_it_the_worker_refuses_it_and_keeps_what_it_can(
     # Base64 of noise: zstd makes three quarters of it, the worker's lz4 nothing.
     noise = base64.b64encode(random.Random(1).randbytes(7 * MIB)).decode()
     sender = Sender(pool, codec="zstd")
-    assert sender.send(kept) is None
+    # The controller has the setting; the partition's leader hears of it a moment later.
+    wait_until("a broker that takes it", lambda: sender.send(kept) is None)
     assert sender.send(large("named", noise)) is None
     pool.submit(Tier.LOW, envelope("small", payload={"do": "answer"}))
     worker = new_worker(pool, handler=HANDLER, kafka_properties=properties)
