@@ -36,11 +36,11 @@ down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
 
 # Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
-test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a short chaos, a hundred simulated histories
+test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a hundred simulated histories
 	@$(BIN)/pytest tests -m "not long and not slow and not cluster" -n 3 --dist worksteal
 
-test-slow: bootstrap ## the tests that take long and prove a promise: secured brokers, far ones, restarts under load
-	@$(BIN)/pytest tests -m slow -n 3 --dist worksteal
+test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far ones, restarts under load
+	@$(BIN)/pytest tests -m slow -n 2 --dist worksteal
 
 test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, every bug put back
 	@$(BIN)/pytest tests -m long -n 3 --dist worksteal

@@ -20,6 +20,7 @@ _UNEXPLAINED_STALL_SECONDS_MAX = 60.0
 """`make chaos` allows 20. Here other tests take most of the machine, and a broker may need a minute to come back."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_minute_of_chaos_loses_nothing_and_repeats_nothing_without_reason(
     kafka: KafkaAccess,  # noqa: ARG001 - skips the test where no broker can run
