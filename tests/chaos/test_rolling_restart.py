@@ -12,7 +12,6 @@ from forebay_sandbox.kafka.access import KafkaAccess
 STILL_SECONDS_MAX = 2.0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_rolling_restart_repeats_nothing_and_keeps_the_high_tier_going(kafka: KafkaAccess, tmp_path: Path) -> None:
     still_seconds = []

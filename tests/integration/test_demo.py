@@ -82,7 +82,6 @@ def test_free_users_who_pay_the_fee_while_waiting_are_served_sooner_and_once(
     assert left == []
 
 
-@pytest.mark.slow
 def test_a_demo_that_is_killed_leaves_nothing_running(kafka: KafkaAccess, tmp_path: Path) -> None:
     with subprocess.Popen(
         [COMMAND, "demo", "--out=out"], env=environment(kafka), cwd=tmp_path, stderr=subprocess.PIPE, text=True

@@ -34,7 +34,6 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield kafka
 
 
-@pytest.mark.slow
 def test_a_broker_restarted_under_load_loses_nothing(
     own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:

@@ -55,7 +55,6 @@ def status_command(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_the_limit_and_the_poll_rate_follow_a_falling_and_rising_gpu(
     pool: LivePool, new_worker: NewWorker, gpu: NvmlStub
 ) -> None:

@@ -16,7 +16,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 from harness.commits import CommitWatch
 from harness.gate import HANDLER, Gate
 from harness.live_pool import envelope
-from harness.protocols import protocol_properties
+from harness.protocols import PROTOCOLS, protocol_properties
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ LIMIT = 8
 BEYOND_POLL_INTERVAL_SECONDS = 7.0
 
 
-@pytest.mark.parametrize("protocol", ["cooperative-sticky", pytest.param("consumer", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_joining_and_leaving_again_and_again_costs_no_request_and_no_slot(
     protocol: str, brisk_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:

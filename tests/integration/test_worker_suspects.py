@@ -52,9 +52,7 @@ def kept_running(pool: LivePool, start: Any, until_ended: str) -> int:
     return deaths
 
 
-@pytest.mark.parametrize(
-    "seconds", [0.1, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(0.3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.3])
 def test_a_poison_is_convicted_however_soon_it_kills_and_whoever_runs_beside_it_completes(
     seconds: float, brisk_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path, properties: Path
 ) -> None:
