@@ -39,7 +39,7 @@ down: ## stop what `make up` started
 test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a hundred simulated histories
 	@$(BIN)/pytest tests -m "not long and not slow and not cluster" -n 3 --dist worksteal
 
-test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far ones, restarts under load
+test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far and silent ones
 	@$(BIN)/pytest tests -m slow -n 2 --dist worksteal
 
 test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, every bug put back
