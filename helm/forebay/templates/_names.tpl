@@ -104,6 +104,17 @@ An image: (dict "root" $ "image" ...). A digest beats a tag; the tag is the char
 {{- end -}}
 
 {{/*
+The ports of URLs, each once, as NetworkPolicies have them.
+*/}}
+{{- define "forebay.urlPorts" -}}
+{{- $ports := list -}}
+{{- range . -}}{{- $ports = append $ports (include "forebay.urlPort" . | int) -}}{{- end -}}
+{{- range $ports | uniq }}
+- port: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/*
 The port of a URL.
 */}}
 {{- define "forebay.urlPort" -}}

@@ -144,14 +144,16 @@ The kafka of everything that connects, as a JSON list: of pools, exporter, topic
 {{- define "forebay.kafkas" -}}
 {{- $root := . -}}
 {{- $kafkas := list -}}
-{{- $pools := include "forebay.pools" . | fromJson -}}
-{{- range $key, $pool := $pools -}}
+{{- range $key, $pool := include "forebay.pools" . | fromJson -}}
 {{- range $where, $own := dict (printf "pools.%s" $key) dict "exporter" $root.Values.exporter.kafka "topics" $root.Values.topics.kafka -}}
 {{- $kafkas = append $kafkas (include "forebay.kafka" (list $root $where $pool.kafka $own) | fromJson) -}}
 {{- end -}}
-{{- range $name, $job := $root.Values.jobs -}}
-{{- $kafkas = append $kafkas (include "forebay.kafka" (list $root (printf "jobs.%s" $name) $pool.kafka (default dict $job).kafka) | fromJson) -}}
 {{- end -}}
+{{- range $key, $given := $root.Values.jobs -}}
+{{- $job := mergeOverwrite (deepCopy $root.Values.jobDefaults) (deepCopy $given) -}}
+{{- $where := printf "jobs.%s" $key -}}
+{{- $pool := include "forebay.onePool" (list $root $where $job.pool) | fromJson -}}
+{{- $kafkas = append $kafkas (include "forebay.kafka" (list $root $where $pool.kafka $job.kafka) | fromJson) -}}
 {{- end -}}
 {{- $kafkas | toJson -}}
 {{- end -}}
