@@ -6,16 +6,26 @@ Talks to the broker; writes properties files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from forebay_sandbox.testing.kafka_secure import Acl, SecureKafka
 from forebay_schemas.kafka.connection import KafkaConnection
 from harness.forebay_command import ForebayCommand
+from harness.live_pool import LivePool
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 
 _ROW = re.compile(r"\| `(?P<role>[^`]+)` \| (?P<operations>[A-Za-z, ]+) \| (?P<kind>\w+) `(?P<name>[^`]+)` \|")
+
+
+@contextmanager
+def locked_pool(secure_kafka: SecureKafka, user: str, password: str) -> Iterator[LivePool]:
+    """A pool on that broker, and a user who may nothing yet."""
+    secure_kafka.set_password(user, password)
+    with closing(LivePool(secure_kafka.kafka)) as pool:
+        yield pool
 
 
 def documented_acls(role: str, *, pool: str, principal: str) -> list[Acl]:

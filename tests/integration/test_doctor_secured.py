@@ -10,14 +10,14 @@ import pytest
 
 from forebay_sandbox.testing.kafka_secure import Acl
 from harness.doctor import examine
-from harness.live_pool import LivePool
-from harness.locked_down import forebay_as, grant_roles, write_properties
+from harness.locked_down import forebay_as, grant_roles, locked_pool, write_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from forebay_sandbox.testing.kafka_secure import SecureKafka
+    from harness.live_pool import LivePool
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +26,8 @@ USER, PASSWORD = "examined", "hush-hush"
 
 @pytest.fixture
 def pool(secure_kafka: SecureKafka) -> Iterator[LivePool]:
-    secure_kafka.set_password(USER, PASSWORD)
-    pool = LivePool(secure_kafka.kafka)
-    yield pool
-    pool.close()
+    with locked_pool(secure_kafka, USER, PASSWORD) as pool:
+        yield pool
 
 
 def test_a_worker_without_one_permission_is_told_which(

@@ -9,12 +9,13 @@ import pytest
 from forebay_sandbox.testing.kafka_secure import Acl
 from forebay_schemas.kafka.group_access import ask_groups, denied_groups
 from forebay_schemas.kafka.permissions import Operation, Resource, on_group
-from harness.live_pool import LivePool
+from harness.locked_down import locked_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay_sandbox.testing.kafka_secure import SecureKafka
+    from harness.live_pool import LivePool
 
 pytestmark = pytest.mark.slow
 
@@ -24,10 +25,8 @@ DESCRIBE, READ = Operation.DESCRIBE, Operation.READ
 
 @pytest.fixture
 def pool(secure_kafka: SecureKafka) -> Iterator[LivePool]:
-    secure_kafka.set_password(USER, PASSWORD)
-    pool = LivePool(secure_kafka.kafka)
-    yield pool
-    pool.close()
+    with locked_pool(secure_kafka, USER, PASSWORD) as pool:
+        yield pool
 
 
 def test_what_may_be_done_to_a_group_is_told_without_an_admin_client(secure_kafka: SecureKafka, pool: LivePool) -> None:

@@ -279,12 +279,14 @@ class Executions:
 
     def workers_of(self, request_id: str) -> set[str]:
         """Who executed a request."""
-        return {one.worker for (ran, _), all_of in self._by_attempt.items() if ran == request_id for one in all_of}
+        return {one.worker for one in self._of_request(request_id)}
 
     def ran_on_unheard(self, request_id: str) -> bool:
         """Whether others may have ended a request that still ran, for they heard nothing of it."""
-        all_of = [one for (ran, _), each in self._by_attempt.items() if ran == request_id for one in each]
-        return any(map(self.causes.ran_on_unheard, all_of))
+        return any(map(self.causes.ran_on_unheard, self._of_request(request_id)))
+
+    def _of_request(self, request_id: str) -> list[Execution]:
+        return [one for (ran, _), all_of in self._by_attempt.items() if ran == request_id for one in all_of]
 
     def check_charge(self, request_id: str, attempt: int) -> None:
         """An attempt counts; it must not if the backend alone was to blame."""
