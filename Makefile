@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live chaos simulate images sbom clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ bench: bootstrap ## throughput, latency, memory, listing dead letters, metrics, 
 
 bench-pacing: bootstrap ## the pacing policies in virtual time, against the bound on what any scheduler could do; one JSON line
 	@$(BIN)/python -m benchmarks.pacing
+
+bench-scaling: bootstrap ## replicas over a day of real traffic, in a model of KEDA and the HPA; one JSON line
+	@$(BIN)/python -m benchmarks.scaling
 
 bench-pacing-live: bootstrap ## the same promises in real time: default workers, a real broker, the simulated engine; a quarter of an hour
 	@$(BIN)/python -m benchmarks.pacing_live

@@ -119,6 +119,11 @@ def arrivals(workload: Workload, *, hint: Hint, seed: int) -> list[Arrival]:
     return sorted(found, key=lambda arrival: arrival.at_seconds)
 
 
+def conversation_rows() -> list[tuple[float, int]]:
+    """(seconds since the trace began, tokens of the answer) of the conversation trace's ten minutes."""
+    return [(at_seconds, output_tokens) for _, at_seconds, _, output_tokens in _trace("conv")]
+
+
 def hint_max_tokens(output_tokens: int, *, hint: Hint, noise: random.Random) -> int:
     """The max_tokens that a request of so many output tokens carries."""
     if hint is Hint.CAP:
