@@ -64,6 +64,10 @@ The variables that every container has: (dict "root" $ "kafka" ... "pool" ...).
 - name: FOREBAY_KAFKA_PROPERTIES
   value: {{ .kafka.propertiesFile | quote }}
 {{- end }}
+{{- with .kafka.tokenProvider }}
+- name: FOREBAY_KAFKA_TOKEN_PROVIDER
+  value: {{ . | quote }}
+{{- end }}
 {{- if .root.Values.otel.endpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ .root.Values.otel.endpoint | quote }}

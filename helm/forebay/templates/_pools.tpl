@@ -92,7 +92,7 @@ The settings in a pool's config, as JSON.
 {{- $lag := $pool.autoscaling.keda.kafkaLag -}}
 {{- if and (eq $pool.autoscaling.kind "keda") $lag.enabled (not $lag.authentication) (not (hasKey $lag.metadata "tls")) (not (hasKey $lag.metadata "sasl")) -}}
 {{- $kafka := include "forebay.kafka" (list $root $where $pool.kafka) | fromJson -}}
-{{- if or $kafka.propertiesFile (ne (get (default dict $kafka.properties) "security.protocol" | default "PLAINTEXT" | upper) "PLAINTEXT") -}}
+{{- if or $kafka.propertiesFile $kafka.tokenProvider (ne (get (default dict $kafka.properties) "security.protocol" | default "PLAINTEXT" | upper) "PLAINTEXT") -}}
 {{- fail (printf "%s.autoscaling.keda.kafkaLag.enabled: KEDA cannot read this Kafka without kafkaLag.authentication (a TriggerAuthentication), and one trigger that fails leaves the pool without any scaling; give it, or leave kafkaLag off" $where) -}}
 {{- end -}}
 {{- end -}}

@@ -22,6 +22,7 @@ from forebay_schemas.kafka.acls import READER_GROUP
 from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials, why_refused
 from forebay_schemas.kafka.permissions import Access, Operation, Resource, denied_error, is_denied, on_group, on_topic
 from forebay_schemas.kafka.principal import principal_of
+from forebay_schemas.kafka.token_provider import TokenSource
 from forebay_schemas.kafka.watch import ConnectionWatch
 from forebay_schemas.properties import property_lines
 
@@ -121,12 +122,14 @@ class KafkaConnection:
     """How to reach the cluster: ``bootstrap_servers`` as ``host:port,host:port``.
 
     ``properties`` are librdkafka's, as `read_properties` reads them; they hold secrets, so the repr hides their values.
+    ``tokens``: where tokens for OAUTHBEARER come from, if from a function.
     ``watch`` is told by all clients of the connection what goes wrong with it.
     """
 
     bootstrap_servers: str
     properties: dict[str, str]
     watch: ConnectionWatch = field(default_factory=ConnectionWatch, compare=False)
+    tokens: TokenSource | None = field(default=None, compare=False)
 
     @property
     def principal(self) -> str:
@@ -193,6 +196,8 @@ def _common(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         "error_cb": connection.watch,
     }
+    if connection.tokens is not None:
+        config["oauth_cb"] = connection.tokens
     return config | connection.properties | {"bootstrap.servers": connection.bootstrap_servers}
 
 
@@ -305,8 +310,12 @@ _WATCHED: Final[dict[Any, Any]] = {Consumer: _WatchedConsumer, Producer: _Watche
 def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _Client:
     """Makes a client whose log goes to Python's, through its ``poll``, and which gets rotated credentials.
 
-    Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret.
+    Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret, and
+    ``AuthenticationFailedError`` when the token provider gives no token.
     """
+    if isinstance(tokens := config.get("oauth_cb"), TokenSource):
+        # Without a first token the client's constructor would wait for ten seconds, and then not say why.
+        tokens.token()
     watch = config.get("error_cb")
     if isinstance(watch, ConnectionWatch):
         config = watch.renewed(config)

@@ -18,6 +18,8 @@ from typing import Final
 
 from forebay_schemas.errors import AuthenticationFailedError, KafkaFailedError, TlsFailedError
 from forebay_schemas.kafka.principal import mechanism_of, principal_of
+from forebay_schemas.kafka.token_provider import FIELD as TOKEN_PROVIDER_FIELD
+from forebay_schemas.kafka.watch import NOT_ACQUIRED
 
 PROBE_SECONDS_MAX: Final = 2.0
 _REFUSAL_SECONDS_MAX: Final = 0.2
@@ -35,7 +37,9 @@ def refused_credentials(report: str, properties: Mapping[str, str]) -> Authentic
     said = re.sub(r" \(after \d+ms in state \w+\)", "", report)
     said = re.sub(r"^\w+://", "", said)
     mechanism = mechanism_of(properties)
-    if said.startswith("Failed to acquire SASL OAUTHBEARER token"):
+    if said.startswith(NOT_ACQUIRED) and properties.get("sasl.oauthbearer.method", "default").lower() != "oidc":
+        fix = f"mend what {TOKEN_PROVIDER_FIELD} names, or what it needs"
+    elif said.startswith(NOT_ACQUIRED):
         fix = (
             "check sasl.oauthbearer.token.endpoint.url, sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, "
             "and that the token endpoint runs"

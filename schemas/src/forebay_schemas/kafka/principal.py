@@ -11,13 +11,15 @@ ANONYMOUS = "User:ANONYMOUS"
 def principal_of(properties: Mapping[str, str]) -> str:
     """The principal of a client with these librdkafka properties, as Kafka writes it by default.
 
-    With SASL the user's name; with an OAuth client its id, where the brokers go by the token's ``sub``; with a
+    With SASL the user's name; with an OAuth client its id, where the brokers go by the token's ``sub``, and nothing
+    that can be told where a token provider makes the tokens; with a
     certificate its whole subject, of which the brokers' ``ssl.principal.mapping.rules`` may leave a part.
     """
     protocol = properties.get("security.protocol", "plaintext").lower()
     if protocol.startswith("sasl"):
         if mechanism_of(properties) == "OAUTHBEARER":
-            return f"User:{properties.get('sasl.oauthbearer.client.id', '')} (the token's sub)"
+            client_id = properties.get("sasl.oauthbearer.client.id")
+            return "whom the token names" if client_id is None else f"User:{client_id} (the token's sub)"
         return f"User:{properties.get('sasl.username', '')}"
     if protocol != "ssl":
         return ANONYMOUS

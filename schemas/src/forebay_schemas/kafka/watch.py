@@ -16,10 +16,14 @@ from confluent_kafka import KafkaError
 
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.errors import UsageError
+from forebay_schemas.kafka.token_provider import TokenSource
 
 LOOK_SECONDS: Final = 2.0
 FRESH_SECONDS: Final = 15.0
 """A failure is told of for so long: a token that could not be had is asked for again after ten seconds."""
+
+NOT_ACQUIRED: Final = "Failed to acquire SASL OAUTHBEARER token"
+"""How librdkafka begins to say so."""
 
 _CREDENTIALS: Final = ("sasl.username", "sasl.password")
 
@@ -29,9 +33,17 @@ _log = logging.getLogger("forebay.kafka")
 class ConnectionWatch:
     """Given to every client as its ``error_cb``. Thread-safe; calling it never raises."""
 
-    def __init__(self, *, reread: Callable[[], Mapping[str, str]] | None = None, clock: Clock | None = None) -> None:
-        """``reread`` reads the properties anew; raises ``UsageError`` while they cannot be read."""
+    def __init__(
+        self,
+        *,
+        reread: Callable[[], Mapping[str, str]] | None = None,
+        tokens: TokenSource | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """``reread`` reads the properties anew; raises ``UsageError`` while they cannot be read. ``tokens``: where the
+        clients' tokens come from, if from a function."""
         self._reread = reread
+        self._tokens = tokens
         self._clock = clock or SystemClock()
         self._failure: tuple[float, KafkaError] | None = None
         self._clients: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -55,9 +67,13 @@ class ConnectionWatch:
 
     @property
     def authentication_failure(self) -> str | None:
-        """How the brokers lately refused the credentials."""
+        """How the brokers lately refused the credentials, or why there were none."""
         failure = self.failure
-        return failure.str() if failure is not None and failure.code() == KafkaError._AUTHENTICATION else None
+        if failure is None or failure.code() != KafkaError._AUTHENTICATION:
+            return None
+        if self._tokens is not None and self._tokens.problem is not None:
+            return f"{NOT_ACQUIRED}: {self._tokens.problem}"
+        return failure.str()
 
     def renewed(self, properties: Mapping[str, Any]) -> dict[str, Any]:
         """The same properties with the credentials that are in the file now, which all clients get then: those they

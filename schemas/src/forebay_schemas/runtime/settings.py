@@ -28,6 +28,7 @@ from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError, without_credentials
 from forebay_schemas.formats.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
 from forebay_schemas.kafka.connection import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
+from forebay_schemas.kafka.token_provider import load_token_source, token_properties
 from forebay_schemas.kafka.watch import ConnectionWatch
 from forebay_schemas.runtime.tracing import TracesSwitch
 
@@ -40,6 +41,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "BOOTSTRAP_SERVERS",
         "POOL",
         "KAFKA_PROPERTIES",
+        "KAFKA_TOKEN_PROVIDER",
         "SCHEMA_REGISTRY_URL",
         "SCHEMA_REGISTRY_PROPERTIES",
         "LOG_LEVEL",
@@ -108,6 +110,10 @@ class CommonSettings(BaseSettings):
     kafka_properties: Path | None = Field(
         default=None, description="A file of librdkafka properties (name=value lines): TLS, SASL, anything"
     )
+    kafka_token_provider: str | None = Field(
+        default=None,
+        description="Where tokens for SASL OAUTHBEARER come from: msk_iam, or a function of yours, module:function",
+    )
     schema_registry_url: str | None = Field(
         default=None, description="A Schema Registry with Confluent's API, http://registry:8081 say; comma-separated"
     )
@@ -158,7 +164,7 @@ class CommonSettings(BaseSettings):
         return Pool(self.pool)
 
     def connection(self) -> KafkaConnection:
-        """How to reach the brokers. Raises ``UsageError`` for a bad properties file.
+        """How to reach the brokers. Raises ``UsageError`` for a bad properties file, or a bad token provider.
 
         A ``bootstrap.servers`` in that file counts when the setting was not given.
         """
@@ -174,10 +180,14 @@ class CommonSettings(BaseSettings):
                     f"{self.kafka_properties} sets bootstrap.servers: {error}",
                     fix="give host:port, comma-separated",
                 ) from None
+        tokens = None
+        if self.kafka_token_provider is not None:
+            properties = token_properties(properties)
+            tokens = load_token_source(self.kafka_token_provider, bootstrap_servers=servers)
         watch = ConnectionWatch(
-            reread=partial(read_properties, self.kafka_properties) if self.kafka_properties else None
+            reread=partial(read_properties, self.kafka_properties) if self.kafka_properties else None, tokens=tokens
         )
-        return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch)
+        return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch, tokens=tokens)
 
     def schema_registry(self) -> SchemaRegistry | None:
         """The Schema Registry, if one is configured. Raises ``UsageError`` for a bad properties file."""

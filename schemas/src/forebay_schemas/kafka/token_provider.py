@@ -1,0 +1,187 @@
+"""Tokens for SASL OAUTHBEARER from a function instead of a token endpoint: Amazon MSK's IAM, or one that a user names.
+
+Imports that function when it is asked to; asks it for tokens, which may reach the network, on the threads of clients.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from forebay_schemas.clock import Clock, SystemClock
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.errors import AuthenticationFailedError, UsageError
+
+FIELD: Final = "FOREBAY_KAFKA_TOKEN_PROVIDER"
+MSK_IAM: Final = "msk_iam"
+
+Provider = Callable[[], Any]
+"""Returns (token, expiry as seconds since the epoch); it may be called by several threads, one at a time."""
+
+REUSED_SHARE: Final = 0.5
+"""A client that is made later gets the last token while so much of that one's life is left. librdkafka asks for the
+next after 80 %."""
+
+_NAME: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?:\d+")
+_MESSAGE_CHARACTERS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``value`` is a secret. ``expires_at``: seconds since the epoch."""
+
+    value: str
+    expires_at: float
+
+    def __repr__(self) -> str:
+        return f"Token([hidden], expires_at={self.expires_at})"
+
+
+class TokenSource:
+    """What all clients of a connection get their tokens from. Thread-safe; given to them as ``oauth_cb``."""
+
+    def __init__(self, name: str, provider: Provider, *, clock: Clock | None = None) -> None:
+        """``name`` is how the setting names the provider."""
+        self.name = name
+        self.problem: str | None = None
+        """Why the provider gave no token when it was asked last; None when it gave one."""
+        self._provider = provider
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._last: tuple[Token, float] | None = None
+
+    def __call__(self, _config: str | None) -> tuple[str, float]:
+        """A token, as confluent-kafka wants it. Raises ``AuthenticationFailedError``, and is asked again ten seconds
+        later."""
+        token = self.token()
+        return token.value, token.expires_at
+
+    def token(self) -> Token:
+        """The last token while half of its life is left, else a new one. Raises ``AuthenticationFailedError``."""
+        with self._lock:
+            now = self._clock.wall_ms() / 1000
+            if self._last is not None:
+                token, since = self._last
+                if token.expires_at - now > REUSED_SHARE * (token.expires_at - since):
+                    return token
+            try:
+                token = _checked(self._provider(), now)
+            except Exception as error:
+                self.problem = (
+                    f"{self.name} raised {_told(error)}" if not isinstance(error, _BadTokenError) else str(error)
+                )
+                raise AuthenticationFailedError(
+                    f"no token for Kafka: {self.problem}; mend it, or name another in {FIELD}"
+                ) from error
+            self.problem, self._last = None, (token, now)
+            return token
+
+
+class _BadTokenError(Exception):
+    pass
+
+
+def load_token_source(name: str, *, bootstrap_servers: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
+    """The source that `FOREBAY_KAFKA_TOKEN_PROVIDER` names; the current folder counts, as for a handler.
+
+    Raises ``UsageError`` for a name that leads nowhere.
+    """
+    if name == MSK_IAM:
+        return TokenSource(MSK_IAM, _msk_iam(bootstrap_servers, environ))
+    if _NAME.fullmatch(name) is None:
+        raise UsageError(FIELD, f"{shown(name)} is no token provider", fix=f"give {MSK_IAM}, or module:function")
+    module_name, _, function_name = name.partition(":")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        provider = getattr(importlib.import_module(module_name), function_name, None)
+    except Exception as error:
+        raise UsageError(
+            FIELD, f"module {module_name} cannot be imported: {_told(error)}", fix="install it where this runs"
+        ) from error
+    if not callable(provider):
+        raise UsageError(
+            FIELD,
+            f"module {module_name} has no function {function_name}",
+            fix="name a function without parameters that returns (token, seconds since the epoch when it expires)",
+        )
+    return TokenSource(name, provider)
+
+
+def token_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties with what a token provider needs. Raises ``UsageError`` where they say that tokens or passwords
+    come from elsewhere."""
+    wanted = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"} | dict(properties)
+    if "sasl.mechanisms" in wanted:
+        wanted["sasl.mechanism"] = wanted.pop("sasl.mechanisms")
+    for name, value, fits in (
+        ("security.protocol", wanted["security.protocol"], wanted["security.protocol"].upper().startswith("SASL_")),
+        ("sasl.mechanism", wanted["sasl.mechanism"], wanted["sasl.mechanism"].upper() == "OAUTHBEARER"),
+        ("sasl.oauthbearer.method", wanted.get("sasl.oauthbearer.method", "default"), True),
+    ):
+        if not fits or (name == "sasl.oauthbearer.method" and value.lower() != "default"):
+            raise UsageError(
+                FIELD,
+                f"the properties file sets {name}={shown(value)}, which takes no tokens from a provider",
+                fix=f"leave {name} out of the file, or {FIELD} unset",
+            )
+    return wanted
+
+
+def _checked(given: object, now: float) -> Token:
+    match given:
+        case (str() as value, int() | float() as expires_at) if value and math.isfinite(expires_at):
+            pass
+        case _:
+            raise _BadTokenError(f"it returned {type(given).__name__} instead of (token, seconds since the epoch)")
+    if expires_at <= now:
+        raise _BadTokenError("its token had expired when it came; it is to say when in seconds since the epoch")
+    if expires_at > 100 * now:
+        raise _BadTokenError("it said in milliseconds when its token expires; seconds since the epoch are meant")
+    return Token(value, float(expires_at))
+
+
+def _told(error: BaseException) -> str:
+    message = " ".join(str(error).split())[:_MESSAGE_CHARACTERS_MAX]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _msk_iam(bootstrap_servers: str, environ: Mapping[str, str]) -> Provider:
+    try:
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # type: ignore[import-untyped]
+    except ImportError:
+        raise UsageError(
+            FIELD, f"{MSK_IAM} needs aws-msk-iam-sasl-signer-python", fix="install the extra msk: forebay-worker[msk]"
+        ) from None
+    region = _region(bootstrap_servers, environ)
+
+    def provide() -> tuple[str, float]:
+        value, expires_at_ms = MSKAuthTokenProvider.generate_auth_token(region)
+        return value, expires_at_ms / 1000
+
+    return provide
+
+
+def _region(bootstrap_servers: str, environ: Mapping[str, str]) -> str:
+    """The cluster's region: the brokers' names have it; else that of the environment."""
+    for server in bootstrap_servers.split(","):
+        if (match := _REGION.search(server)) is not None:
+            return match[1]
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    if not region:
+        raise UsageError(
+            FIELD,
+            f"{MSK_IAM} does not know the cluster's region: {shown(bootstrap_servers)} does not name it",
+            fix="set AWS_REGION",
+        )
+    return region
