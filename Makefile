@@ -41,8 +41,8 @@ test: bootstrap tools ## the tests: unit, contract, the chart, integration on re
 
 test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far and silent ones
 # Chaos alone first: what it starts and kills asks for more than two cores, and brokers beside it take their seconds.
-	@$(BIN)/pytest tests/chaos -m slow
-	@$(BIN)/pytest tests --ignore tests/chaos -m slow -n 2 --dist worksteal
+	@failed=0; $(BIN)/pytest tests/chaos -m slow || failed=1; \
+	$(BIN)/pytest tests --ignore tests/chaos -m slow -n 2 --dist worksteal || failed=1; exit $$failed
 
 test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, every bug put back
 	@$(BIN)/pytest tests -m long -n 3 --dist worksteal
