@@ -8,6 +8,7 @@ from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeK
 from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.intake import settled
 from forebay_worker.intake.settled import MARGIN_MS, Doubts, SeenOutcomes, look_from_ms
+from forebay_worker.partition.assignment import LATE_SECONDS
 from forebay_worker.partition.doubt import KEPT_SECONDS, Doubt
 from simulated.bay import P0, TIER, TOPIC, Bay, ManualLook, ManualLooks
 from simulated.ports import NOW_MS, Key, MemoryRecord
@@ -226,11 +227,26 @@ def test_while_something_is_in_doubt_commits_keep_the_time_from_which_the_next_o
     assert (metadata.released, metadata.outcomes_since_ms, metadata.is_open) == (True, SINCE_MS, True)
 
 
+@pytest.mark.parametrize(("seconds", "is_open"), [(LATE_SECONDS - 10, True), (LATE_SECONDS + 10, False)])
+def test_what_an_owner_that_was_cut_off_delivers_late_is_looked_for_by_those_who_come_after(
+    seconds: float, is_open: bool
+) -> None:
+    bay = crashed(0, 1)
+    taken_over_ms = bay.clock.wall_ms()
+    look_ends(bay, ("0-0", 0))
+    assert bay.offsets() == [1], "nothing is in doubt here any more, but its outcome may be on its way"
+    bay.clock.advance(seconds)
+    bay.consumer.revoke(P0)
+    bay.step()
+    metadata = decode_metadata(*bay.consumer.committed_by_group[P0])
+    assert metadata is not None
+    assert (metadata.released, metadata.is_open) == (True, is_open)
+    assert metadata.outcomes_since_ms is not None
+    assert (abs(metadata.outcomes_since_ms - taken_over_ms) < 1_000) is is_open
+
+
 def test_a_commit_tells_when_it_was_made_and_is_not_made_again_for_that_alone() -> None:
-    bay = Bay()
-    bay.fill(P0, 0, 1)
-    bay.consumer.assign(P0)
-    bay.step(2)
+    bay = crashed(0, 1, metadata=CommitMetadata(released=True), take_time=False)
     bay.finish(0)
     bay.settle()
     first = times_committed(bay)

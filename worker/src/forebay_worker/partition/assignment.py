@@ -30,6 +30,11 @@ DEAF_SECONDS_MAX = 60.0
 """So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
 
 
+LATE_SECONDS = 60.0
+"""So long after a partition was taken over without a hand-over, outcomes of the owner before may still come: one that
+was cut off lives on, and delivers what it had when it is back. Commits go on telling to look for them."""
+
+
 class Verdict(Enum):
     """What to do with a record that arrived."""
 
@@ -60,6 +65,7 @@ class Assignment:
         "_crashes",
         "_former_since_ms",
         "_handed_over",
+        "_late",
         "_leases",
         "_outcomes_since_ms",
         "_presumed",
@@ -124,6 +130,7 @@ class Assignment:
         self.last_owner_died = committed is not None and not metadata.released
         self.doubt: Doubt | None = None
         self._outcomes_since_ms = metadata.outcomes_since_ms
+        self._late: tuple[int, int] | None = None
         self._said: tuple[int, CommitMetadata, int | None] | None = None
         self.claims.careful_below = ANY_OFFSET if self.last_owner_died else 0
         self.claims.is_urgent = True
@@ -252,7 +259,7 @@ class Assignment:
             self.last_owner_died = False
             self.claims.careful_below = 0
             if not metadata.is_open:
-                self.doubt = None
+                self.doubt = self._late = None
             self._outcomes_since_ms = metadata.outcomes_since_ms
         # It was made after the one that was read on assignment: what that one called running had not died.
         for offset in tuple(self._presumed):
@@ -329,6 +336,7 @@ class Assignment:
     def begin_doubt(self, now_ms: int) -> None:
         """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
         self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms)
+        self._late = (now_ms, now_ms + int(LATE_SECONDS * 1000))
 
     def commit(self, now_ms: int | None = None) -> tuple[int, str] | None:
         """The offset to commit and its metadata, while this worker goes on owning the partition.
@@ -374,7 +382,7 @@ class Assignment:
             waiting=waiting,
             handed_over=withheld + tuple(executing) if handing_over else withheld,
             released=handing_over,
-            is_open=handing_over and self.doubt is not None,
+            is_open=handing_over and (self.doubt is not None or self._late_since(now_ms) is not None),
             topic_id=self.topic_id,
             owned_since_ms=self.owned_since_ms,
         )
@@ -395,10 +403,19 @@ class Assignment:
             return None
         if self.doubt is not None or self._handed_over:
             now_ms = LONG_AGO_MS if self._outcomes_since_ms is None else self._outcomes_since_ms
+        elif (late_since_ms := self._late_since(now_ms)) is not None:
+            now_ms = late_since_ms
         elif self._said is not None and self._said[:2] == (position, metadata):
             return self._said[2]
         self._said = (position, metadata, now_ms)
         return now_ms
+
+    def _late_since(self, now_ms: int | None) -> int | None:
+        """From when on outcomes of an owner before may have come after they were looked for; None when none can."""
+        if self._late is None or (now_ms is not None and now_ms > self._late[1]):
+            self._late = None
+            return None
+        return self._late[0]
 
 
 def _later(now_ms: int | None, former_since_ms: int | None) -> int | None:
