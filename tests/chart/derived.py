@@ -36,6 +36,7 @@ OF_THE_CHART = frozenset(
         "gpu_prometheus_url",
         "handler",
         "kafka_properties",
+        "kafka_token_provider",
         "ops_host",
         "ops_port",
         "pool",

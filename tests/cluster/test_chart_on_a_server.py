@@ -87,8 +87,8 @@ def test_an_installation_is_ready_and_made_its_topics_first(release: HelmRelease
     assert len(release.get("poddisruptionbudgets")) == 3
     # The events remember the hook's jobs, which are deleted once they have succeeded.
     events = release.get("events", "--field-selector=involvedObject.kind=Job,reason=Completed")
-    ended = {one["involvedObject"]["name"]: one for one in events if "-topics-" in one["involvedObject"]["name"]}
-    assert set(ended) == {f"forebay-topics-{pool}" for pool in ("qwen", "sdxl", "rerank")}
+    ended = {one["involvedObject"]["name"]: one for one in events if "-topics" in one["involvedObject"]["name"]}
+    assert set(ended) == {"forebay-topics"}
     first_worker = min(pod["metadata"]["creationTimestamp"] for pod in release.workers())
     assert max(one["lastTimestamp"] for one in ended.values()) <= first_worker
 

@@ -95,11 +95,21 @@ Settings as variables: a map of settings' names.
 {{- end -}}
 
 {{/*
-extraEnv: NAME: text, or NAME: {secretKeyRef: ...} and the like: (list "exporter" .Values.exporter.extraEnv).
+extraEnv: NAME: text, or NAME: {secretKeyRef: ...} and the like, or a list as Kubernetes has it:
+(list "exporter" .Values.exporter.extraEnv).
 */}}
 {{- define "forebay.extraEnv" -}}
 {{- $where := index . 0 -}}
-{{- range $name, $value := index . 1 }}
+{{- $given := index . 1 -}}
+{{- if kindIs "slice" $given -}}
+{{- range $given }}
+{{- if hasPrefix "FOREBAY_" .name }}
+{{- fail (printf "%s.extraEnv sets %s: settings of forebay have values of their own, settings of a pool or producerSettings" $where .name) }}
+{{- end }}
+{{- end }}
+{{ toYaml $given }}
+{{- else -}}
+{{- range $name, $value := $given }}
 {{- if hasPrefix "FOREBAY_" $name }}
 {{- fail (printf "%s.extraEnv sets %s: settings of forebay have values of their own, settings of a pool or producerSettings" $where $name) }}
 {{- end }}
@@ -109,6 +119,7 @@ extraEnv: NAME: text, or NAME: {secretKeyRef: ...} and the like: (list "exporter
     {{- toYaml $value | nindent 4 }}
 {{- else }}
   value: {{ $value | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end -}}

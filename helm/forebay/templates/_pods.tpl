@@ -28,8 +28,12 @@ automountServiceAccountToken: false
 # Kubernetes would tell about every Service in the namespace by variables, FOREBAY_GATEWAY_PORT among them.
 enableServiceLinks: false
 {{- $pullSecrets := list }}
+{{- if kindIs "slice" .root.Values.image.pullSecrets }}
+{{- $pullSecrets = .root.Values.image.pullSecrets }}
+{{- else }}
 {{- range $name, $wanted := .root.Values.image.pullSecrets }}
 {{- if $wanted }}{{- $pullSecrets = append $pullSecrets (dict "name" $name) }}{{- end }}
+{{- end }}
 {{- end }}
 {{- with $pullSecrets }}
 imagePullSecrets:
@@ -50,8 +54,35 @@ affinity:
 {{- end }}
 {{- with .of.tolerations }}
 tolerations:
+  {{- if kindIs "slice" . }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
   {{- values . | toYaml | nindent 2 }}
+  {{- end }}
 {{- end }}
+{{- with .of.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .of.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The containers that values give beside the chart's own, which must not have its name: (dict "of" its values "key"
+"initContainers" "own" "worker" "where" "pools.qwen").
+*/}}
+{{- define "forebay.moreContainers" -}}
+{{- $own := .own -}}
+{{- $where := printf "%s.%s" .where .key -}}
+{{- range get .of .key -}}
+{{- if eq (toString .name) $own -}}
+{{- fail (printf "%s: a container of the name %s is the chart's own; give it another" $where $own) -}}
+{{- end -}}
+{{- end -}}
+{{- with get .of .key }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 
 {{/*
@@ -64,31 +95,57 @@ securityContext:
   {{- toYaml .root.Values.securityContext | nindent 2 }}
 resources:
   {{- toYaml .of.resources | nindent 2 }}
+{{- with .of.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/*
-Probes of a long-running container on its port `ops`. Until it answers for the first time it has two minutes.
+Probes of a long-running container on its port `ops`: its values. Until it answers for the first time it has two minutes,
+unless they say otherwise.
 */}}
 {{- define "forebay.probes" -}}
-startupProbe:
+{{- range $kind, $path := dict "startup" "/livez" "liveness" "/livez" "readiness" "/readyz" }}
+{{ $kind }}Probe:
   httpGet:
-    path: /livez
+    path: {{ $path }}
     port: ops
-  periodSeconds: 2
-  timeoutSeconds: 3
-  failureThreshold: 60
-livenessProbe:
-  httpGet:
-    path: /livez
-    port: ops
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
-readinessProbe:
-  httpGet:
-    path: /readyz
-    port: ops
-  periodSeconds: 5
-  timeoutSeconds: 3
-  failureThreshold: 2
+  {{- range $name, $seconds := get $.probes $kind }}
+  {{- if ne $seconds nil }}
+  {{ $name }}: {{ int $seconds }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+What a Deployment says of its rollouts: its values.
+*/}}
+{{- define "forebay.rollout" -}}
+{{- with .minReadySeconds }}
+minReadySeconds: {{ int . }}
+{{- end }}
+progressDeadlineSeconds: {{ int .progressDeadlineSeconds }}
+revisionHistoryLimit: 5
+{{- end -}}
+
+{{/*
+How pods are spread: (dict "over" topologySpread "labels" (list $ "worker" "qwen")).
+*/}}
+{{- define "forebay.spread" -}}
+{{- $labels := .labels -}}
+{{- with .over }}
+topologySpreadConstraints:
+  {{- range $topology, $unsatisfiable := . }}
+  - topologyKey: {{ $topology }}
+    whenUnsatisfiable: {{ $unsatisfiable }}
+    maxSkew: 1
+    labelSelector:
+      matchLabels:
+        {{- include "forebay.selectorLabels" $labels | nindent 8 }}
+    # A rollout spreads its own pods, without those that it replaces.
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- end }}
 {{- end -}}

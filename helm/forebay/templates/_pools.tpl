@@ -64,7 +64,7 @@ The settings in a pool's config, as JSON.
 {{- if not (or $pool.handler $hasUrl) -}}
 {{- fail (printf "%s has neither backend.url nor handler: give the engine's URL, or module:function" $where) -}}
 {{- end -}}
-{{- range $name := list "backend_api_key" "drain_seconds" "bootstrap_servers" "pool" "kafka_properties" "worker_id" "ops_host" "ops_port" "gpu" "gpu_devices" "gpu_prometheus_url" "gpu_prometheus_query" -}}
+{{- range $name := list "backend_api_key" "drain_seconds" "bootstrap_servers" "pool" "kafka_properties" "kafka_token_provider" "worker_id" "ops_host" "ops_port" "gpu" "gpu_devices" "gpu_prometheus_url" "gpu_prometheus_query" -}}
 {{- if hasKey $pool.toml $name -}}
 {{- fail (printf "%s.config sets %s, which has a value of its own in the chart: take that line out" $where $name) -}}
 {{- end -}}
@@ -192,25 +192,28 @@ Refuses brokers given to what serves all pools, where pools are on several clust
 {{- end -}}
 
 {{/*
-The exporters as JSON, component -> its kafka and the pools it tells of. One reads one cluster, as one user; so there is
-one for each kafka that pools have: `exporter` for the chart's own, else `exporter-` and the first of its pools. Where all
-pools have the same, it is `exporter`.
+What serves all pools that have the same kafka, as JSON, component -> that kafka and the pools' keys and names:
+(list $ "exporter" .Values.exporter.kafka). One reads one cluster, as one user; so there is one for each kafka that pools
+have: `exporter` for the chart's own, else `exporter-` and the first of its pools. Where all pools have the same, it is
+`exporter`.
 */}}
-{{- define "forebay.exporters" -}}
-{{- $root := . -}}
-{{- $own := .Values.exporter.kafka -}}
-{{- include "forebay.checkServers" (list $root "exporter" $own) -}}
+{{- define "forebay.byKafka" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- $own := index . 2 -}}
+{{- include "forebay.checkServers" (list $root $component $own) -}}
 {{- $groups := dict -}}
-{{- range $key, $pool := include "forebay.pools" . | fromJson -}}
-{{- $kafka := include "forebay.kafka" (list $root (printf "exporter, for pools.%s" $key) $pool.kafka $own) -}}
-{{- $group := get $groups $kafka | default (dict "first" $key "pools" list) -}}
-{{- $groups = set $groups $kafka (set $group "pools" (append $group.pools $pool.name)) -}}
+{{- range $key, $pool := include "forebay.pools" $root | fromJson -}}
+{{- $kafka := include "forebay.kafka" (list $root (printf "%s, for pools.%s" $component $key) $pool.kafka $own) -}}
+{{- $group := get $groups $kafka | default (dict "keys" list "pools" list) -}}
+{{- $groups = set $groups $kafka (dict "keys" (append $group.keys $key) "pools" (append $group.pools $pool.name)) -}}
 {{- end -}}
-{{- $exporters := dict -}}
+{{- $found := dict -}}
 {{- range $kafka, $group := $groups -}}
 {{- $given := $kafka | fromJson -}}
 {{- $isOwn := or (eq (len $groups) 1) (deepEqual $given (mergeOverwrite (deepCopy $root.Values.kafka) (deepCopy $own))) -}}
-{{- $_ := set $exporters (ternary "exporter" (printf "exporter-%s" $group.first) $isOwn) (dict "kafka" $given "pools" $group.pools) -}}
+{{- $name := ternary $component (printf "%s-%s" $component (first $group.keys)) $isOwn -}}
+{{- $_ := set $found $name (dict "kafka" $given "keys" $group.keys "pools" $group.pools) -}}
 {{- end -}}
-{{- $exporters | toJson -}}
+{{- $found | toJson -}}
 {{- end -}}
