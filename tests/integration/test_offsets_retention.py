@@ -51,6 +51,7 @@ def test_what_has_its_outcome_is_not_run_again_when_the_brokers_have_forgotten_t
 
     wait_until("all of it committed again", is_all_committed)
     assert {gate.starts()[one] for one in [*done, *waiting]} == {1}
+    assert any(event["event"].startswith("a partition that is not empty has no commit") for event in worker.events())
     wait_until("the retries settled", lambda: worker.metric("forebay_settled_total") == 24)
     pool.ended()
     assert {len(pool.all_results(one)) for one in [*done, *retried, *waiting]} == {1}

@@ -578,6 +578,7 @@ class Worker:
                 name: {
                     "assigned": intake.assigned,
                     "held_records": intake.held_records,
+                    "looked_for": intake.looked_for,
                     "unfinished_records": intake.unfinished_records,
                     "troubles": intake.troubles,
                 }

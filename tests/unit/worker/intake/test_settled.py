@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import structlog
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata, decode_metadata, encode_metadata
@@ -170,9 +171,15 @@ def test_an_owner_that_died_before_any_commit_was_taken_may_have_left_outcomes()
     bay.looks.take_time = True
     bay.fill(P0, 0, 1)
     bay.consumer.assign(P0)
-    bay.step(3)
+    with structlog.testing.capture_logs() as said:
+        bay.step(3)
     assert bay.offsets() == []
+    assert bay.intake.looked_for == ["forebay.test.requests.mid/0"]
+    [told] = [event for event in said if event["log_level"] == "warning"]
+    assert told["event"].startswith("a partition that is not empty has no commit")
+    assert (told["topic"], told["partition"], told["first_offset"]) == ("forebay.test.requests.mid", 0, 0)
     look_ends(bay, ("0-0", 0))
+    assert bay.intake.looked_for == []
     assert bay.offsets() == [1]
     bay.fill(P0, 2)
     bay.step()

@@ -126,7 +126,10 @@ class Desk:
             "undelivered_records": 0,
             "clock": {"skew_ms": 1500},
             "tiers": tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms),
-            "intakes": {"high": {"troubles": ["high: no broker"]}, "mid": {"troubles": []}},
+            "intakes": {
+                "high": {"looked_for": [], "troubles": ["high: no broker"]},
+                "mid": {"looked_for": ["forebay.qwen.requests.mid/3"], "troubles": []},
+            },
             "running": running_status(self.dispatcher, now=now, now_ms=now_ms),
         }
         read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
@@ -271,6 +274,7 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
     assert "32 -> 22  because" in text
     assert "overload: normal" in lines
     assert "  high: no broker" in lines
+    assert "  forebay.qwen.requests.mid/3" in lines
     assert all(line == line.rstrip() for line in lines)
 
 

@@ -167,6 +167,16 @@ class Intake:
         return len(self._held)
 
     @property
+    def looked_for(self) -> list[str]:
+        """The partitions, as ``topic/number``, whose requests wait until the results were looked through."""
+        owned = sorted(self._ownership.assignments.copy().items())
+        return [
+            f"{topic}/{partition}"
+            for (topic, partition), assignment in owned
+            if assignment.doubt is not None and assignment.doubt.is_looking
+        ]
+
+    @property
     def troubles(self) -> list[str]:
         """What is wrong for longer than a moment."""
         assigned_at: dict[str, float] = {}
@@ -321,6 +331,16 @@ class Intake:
         finding = self._doubts.judge(work, now=self._clock.monotonic(), now_ms=self._clock.wall_ms())
         if finding is Finding.WAIT:
             self._held.withhold(work)
+            if doubt.is_without_commit:
+                doubt.is_without_commit = False
+                log.warning(
+                    "a partition that is not empty has no commit; results are looked through before any of it runs",
+                    topic=work.assignment.topic,
+                    partition=work.assignment.partition,
+                    first_offset=work.offset,
+                    fix="nothing, if no worker has run here before; else see that offsets.retention.minutes of the "
+                    "brokers covers the longest time that the pool has no worker, and that nobody deletes its groups",
+                )
         elif finding is Finding.ENDED:
             work.assignment.done.append(work.offset)
         return finding is Finding.RUN

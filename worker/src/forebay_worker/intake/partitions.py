@@ -420,7 +420,7 @@ class Ownership:
         )
         # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
         if assignment.last_owner_died or metadata.is_open or offset is None:
-            assignment.begin_doubt(self._clock.wall_ms())
+            assignment.begin_doubt(self._clock.wall_ms(), is_without_commit=offset is None)
         if assignment.topic_id is None:
             assignment.topic_id = self._topic_ids.id_of(committed.topic)
         self._notices.tell(assignment, now)

@@ -29,6 +29,7 @@ def status_text(document: Mapping[str, Any]) -> str:
             _model(document["pacing"]["model"]) if _knows_tokens(document) else "",
             _changes(document["pacing"]),
             _overload(document["overload"]),
+            _looked_for(document["intakes"]),
             _troubles(document["intakes"]),
         )
         if section
@@ -176,6 +177,13 @@ def _overload(overload: Mapping[str, Any]) -> str:
     ]
     sheds = f", sheds late {' and '.join(overload['sheds'])} requests" if overload["sheds"] else ""
     return "\n".join([f"overload: {overload['level']}{sheds}", *_indented(rows)])
+
+
+def _looked_for(intakes: Mapping[str, Mapping[str, Any]]) -> str:
+    return _titled(
+        "wait until the results were looked through for what has ended",
+        [(partition,) for of in intakes.values() for partition in of["looked_for"]],
+    )
 
 
 def _troubles(intakes: Mapping[str, Mapping[str, Any]]) -> str:

@@ -333,9 +333,9 @@ class Assignment:
         """Whether a former owner may still run this offset."""
         return offset in self._handed_over or (self.doubt is not None and self.doubt.withholds(offset))
 
-    def begin_doubt(self, now_ms: int) -> None:
+    def begin_doubt(self, now_ms: int, *, is_without_commit: bool = False) -> None:
         """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
-        self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms)
+        self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms, is_without_commit=is_without_commit)
         self._late = (now_ms, now_ms + int(LATE_SECONDS * 1000))
 
     def commit(self, now_ms: int | None = None) -> tuple[int, str] | None:

@@ -29,12 +29,23 @@ class Doubt:
     ``since_ms``: nothing in doubt has an outcome from before; None for unknown. ``began_ms``: what was enqueued later
     is in no doubt. Both are epoch milliseconds on the brokers' clock. ``below``: nor is what lies at this offset or
     behind it, if that is known. ``look_from_ms``: from when on ``look`` sees outcomes. ``used_at``: monotonic seconds.
+    ``is_without_commit``: no owner ever committed, or the brokers have deleted what it did; said once in the log.
     """
 
-    __slots__ = ("_waiting", "began_ms", "below", "look", "look_from_ms", "since_ms", "used_at")
+    __slots__ = (
+        "_waiting",
+        "began_ms",
+        "below",
+        "is_without_commit",
+        "look",
+        "look_from_ms",
+        "since_ms",
+        "used_at",
+    )
 
-    def __init__(self, *, since_ms: int | None, began_ms: int) -> None:
+    def __init__(self, *, since_ms: int | None, began_ms: int, is_without_commit: bool = False) -> None:
         self.since_ms = since_ms
+        self.is_without_commit = is_without_commit
         self.began_ms = began_ms
         self.below: int | None = None
         self.look: Look | None = None
@@ -59,6 +70,11 @@ class Doubt:
     def judged(self, offset: int) -> None:
         """It waits no longer."""
         self._waiting.discard(offset)
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether requests wait for the look."""
+        return bool(self._waiting) and not (self.look is not None and self.look.is_over)
 
     def withholds(self, offset: int) -> bool:
         """Whether an offset cannot be judged yet."""
