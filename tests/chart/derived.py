@@ -1,11 +1,12 @@
-"""What in the chart follows from elsewhere: the types of settings in values.schema.json, the table in README.md.
+"""What in the chart follows from elsewhere: settings in its schema, the table in README.md, the plain rules.
 
-`tools/make-chart-values` writes both; tests compare them.
+`tools/make-chart-values` writes them; tests compare them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from forebay_worker.settings import WorkerSettings
 
 SCHEMA_PATH = CHART / "values.schema.json"
 README_PATH = CHART / "README.md"
+TEMPLATE_PATH = CHART / "rules" / "forebay.yaml.in"
+RULES_PATH = CHART / "rules" / "forebay.yaml"
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 
 # These the chart sets itself, or has values of their own for.
@@ -119,8 +122,45 @@ def _values(
         yield path, values, node["description"]
 
 
+_PLAIN_HEAD = """\
+# Recording rules and alerts of Forebay, for Prometheus 2.42 or later: for whoever has no Helm. Of every pool that is
+# scraped, with the chart's default numbers; `> Inf` is a number that only you can give. Written from forebay.yaml.in,
+# which the chart renders for its pools, by tools/make-chart-values.
+#
+# - `namespace` is kept where the scrape gives it, so that two installations with a pool of the same name stay apart.
+"""
+
+
+def plain_rules() -> str:
+    """The rules without Helm: of all pools, with the numbers of poolDefaults. The comments stay."""
+    numbers: dict[str, str] = {}
+    for name, value in VALUES["poolDefaults"]["alerts"].items():
+        if isinstance(value, dict):
+            # 0 seconds, where none are promised, are never reached.
+            numbers |= {f"{name}.{part}": json.dumps(number) if number else "Inf" for part, number in value.items()}
+        else:
+            numbers[name] = json.dumps(value)
+    _, _, text = TEMPLATE_PATH.read_text(encoding="utf-8").partition("# - Exporters")
+    labels = VALUES["prometheusRule"]["aggregateBy"]
+    text = text.replace("<scalerFailuresExpression>", _scaler_failures([*labels, "exported_namespace", "scaledObject"]))
+    text = text.replace("<orAtMaximum>", "").replace("{<pools>}", "").replace("{<pools>, ", "{")
+    text = text.replace("<by>", ", ".join([*labels, "pool"]))
+    return f"{_PLAIN_HEAD}# - Exporters" + re.sub(r"<([A-Za-z.]+)>", lambda match: numbers[match[1]], text)
+
+
+def _scaler_failures(labels: list[str]) -> str:
+    """Of ScaledObjects that the chart names, as pools."""
+    either = " or ".join(
+        f'sum by ({", ".join(labels)}) (increase({metric}{{scaledObject=~"(.+-)?worker-.+"}}[10m])) >= <scalerFailures>'
+        for metric in ("keda_scaler_detail_errors_total", "keda_scaled_object_errors_total")
+    )
+    of_namespace = f'label_replace({either}, "namespace", "$1", "exported_namespace", "(.+)")'
+    return f'label_replace({of_namespace}, "pool", "$1", "scaledObject", "(?:.+-)?worker-(.+)")'
+
+
 def main() -> None:
-    """Writes the chart's two files anew, where they differ."""
+    """Writes the chart's files anew, where they differ."""
+    RULES_PATH.write_text(plain_rules(), encoding="utf-8")
     written = schema()
     written["definitions"] |= definitions()
     SCHEMA_PATH.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -90,7 +90,7 @@ def high_requests(stack: Stack) -> Iterator[None]:
 
 def firing(prometheus: LocalPrometheus) -> dict[str, Any] | None:
     """The core alert, if it fires."""
-    core = {"alertname": "ForebayEndToEndSlow", "severity": "page", "promise": "seconds"}
+    core = {"alertname": "ForebayEndToEndSlow", "severity": "page", "promise": "wait"}
     return next((alert for alert in prometheus.firing() if core.items() <= alert["labels"].items()), None)
 
 
@@ -102,7 +102,7 @@ def test_the_core_alert_fires_while_the_engine_is_slow_and_clears_when_it_is_wel
     stack = watched.stack
     engine = stack.engines[0].url
     with prometheus_beside(watched, binary=prometheus, folder=tmp_path / "prometheus") as watch, high_requests(stack):
-        p95 = 'forebay:end_to_end_seconds:p95{tier="high"}'
+        p95 = 'forebay:queue_seconds:p95{tier="high"}'
         wait_until("requests end in time", lambda: watch.query(f"{p95} > 0 and {p95} < 3"))
         assert firing(watch) is None
 
@@ -114,7 +114,7 @@ def test_the_core_alert_fires_while_the_engine_is_slow_and_clears_when_it_is_wel
         assert time.monotonic() - slow_at > 300 / FASTER, "it fired before the time of its `for`"
         assert alert["labels"]["pool"] == stack.pool
         assert alert["labels"]["tier"] == "high"
-        assert alert["annotations"]["summary"].startswith(f"{stack.pool}: 1 of 20 high requests takes ")
+        assert alert["annotations"]["summary"].startswith(f"{stack.pool}: 1 of 20 high requests waits for ")
         assert alert["annotations"]["runbook_url"] == "docs/runbooks/ForebayEndToEndSlow.md"
 
         assert call(engine, "DELETE", "/sandbox/faults")[0] < 300

@@ -126,24 +126,78 @@ def test_names_stay_short_and_distinct_with_the_longest_names(helm: Path) -> Non
     assert max(map(len, labels)) <= 63
 
 
-def test_every_threshold_in_the_values_is_the_rules_own(helm: Path) -> None:
-    """The rule file stands by itself; with the default values the chart changes nothing in it."""
-    [rule] = [each for each in render(helm, "--set", "prometheusRule.enabled=true") if each["kind"] == "PrometheusRule"]
+def rule_groups(manifests: list[Manifest]) -> list[dict[str, Any]]:
+    [rule] = [each for each in manifests if each["kind"] == "PrometheusRule"]
+    return rule["spec"]["groups"]  # type: ignore[no-any-return]
+
+
+def test_for_every_pool_the_chart_renders_the_plain_rule_file(helm: Path) -> None:
+    """Whoever has no Helm has the same rules, with the default numbers."""
     own = yaml.safe_load((CHART / "rules" / "forebay.yaml").read_text(encoding="utf-8"))
-    assert rule["spec"]["groups"] == own["groups"]
+    everything = "prometheusRule.enabled=true,prometheusRule.everyPool=true"
+    assert rule_groups(render(helm, "--set", everything)) == own["groups"]
+
+
+def test_rules_speak_of_the_release_s_own_pools(rendered: dict[str, list[Manifest]]) -> None:
+    for group in rule_groups(rendered["many-pools"]):
+        for rule in group["rules"]:
+            if rule.get("alert") == "ForebayScalerFailing":
+                # KEDA knows no pools.
+                assert 'scaledObject=~"forebay-worker-qwen"' in rule["expr"]
+                continue
+            own = re.findall(r'pool=~"([^"]+)"', rule["expr"])
+            assert own, rule["expr"]
+            if "record" in rule:
+                assert set(own) == {"SDXL_Turbo|qwen|rerank"}
+
+
+def test_pools_with_equal_numbers_share_their_alerts(rendered: dict[str, list[Manifest]]) -> None:
+    shared = {
+        tuple(re.findall(r'pool=~"([^"]+)"', rule["expr"])[:1])
+        for group in rule_groups(rendered["many-pools"])
+        for rule in group["rules"]
+        if rule.get("alert") == "ForebayClockSkew"
+    }
+    assert shared == {("SDXL_Turbo",), ("qwen|rerank",)}
+
+
+def test_a_pool_s_alerts_can_be_left_out_and_given_more_time(helm: Path) -> None:
+    alerts = "pools.a.alerts.disabled.ForebayGpuSick=true,pools.b.alerts.for.ForebayGpuSick=20m"
+    manifests = render(helm, "--set", f"prometheusRule.enabled=true,{alerts},pools.c.partitions=6")
+    sick = {
+        re.findall(r'pool=~"([^"]+)"', rule["expr"])[0]: rule["for"]
+        for group in rule_groups(manifests)
+        for rule in group["rules"]
+        if rule.get("alert") == "ForebayGpuSick"
+    }
+    assert sick == {"b": "20m", "c": "3m"}
+
+
+@pytest.mark.parametrize(
+    ("values", "missing"),
+    [
+        ("exporter.enabled=false", {"ForebayExporterGone", "ForebayScalerFailing"}),
+        ("pools.a.autoscaling.kind=hpa", {"ForebayScalerFailing"}),
+        ("pools.a.autoscaling.kind=keda", set[str]()),
+    ],
+)
+def test_what_a_release_has_not_cannot_be_missed(helm: Path, values: str, missing: set[str]) -> None:
+    def alerts(*more: str) -> set[str]:
+        manifests = render(helm, "--set", ",".join(["prometheusRule.enabled=true", *more]))
+        return {rule["alert"] for group in rule_groups(manifests) for rule in group["rules"] if "alert" in rule}
+
+    assert alerts("prometheusRule.everyPool=true") - alerts(values) == missing
 
 
 def test_runbooks_and_labels_are_put_into_the_alerts(rendered: dict[str, list[Manifest]]) -> None:
-    [rule] = [each for each in rendered["many-pools"] if each["kind"] == "PrometheusRule"]
-    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    alerts = [each for group in rule_groups(rendered["many-pools"]) for each in group["rules"] if "alert" in each]
     for alert in alerts:
         expected = f"https://git.example.com/inference/forebay/blob/main/docs/runbooks/{alert['alert']}.md"
         assert alert["annotations"]["runbook_url"] == expected
         assert alert["labels"]["team"] == "inference"
         assert alert["labels"]["severity"] in {"page", "ticket"}
-    core = next(each for each in alerts if each["alert"] == "ForebayEndToEndSlow")
-    assert "> 2.5\n" in core["expr"]
-    assert "(2.5s are promised)" in core["annotations"]["summary"]
+    seconds = [each for each in alerts if each["labels"].get("promise") == "seconds" and "> 20\n" in each["expr"]]
+    assert [each["annotations"]["summary"].endswith("(20s are promised)") for each in seconds] == [True]
 
 
 def test_an_example_s_notes_say_what_is_capped_and_what_is_missing(helm: Path) -> None:

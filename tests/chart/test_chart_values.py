@@ -140,6 +140,14 @@ WRONG = {
         ["--set", "prometheusRule.disabled.ForebayNoSuch=true"],
         ["prometheusRule.disabled.ForebayNoSuch is no alert", "ForebayGpuSick"],
     ),
+    "a pool's alert that there is not": (
+        ["--set", "pools.a.alerts.for.ForebayNoSuch=5m"],
+        ["pools.a.alerts.for.ForebayNoSuch is no alert", "ForebayGpuSick"],
+    ),
+    "a number that no rule has": (
+        ["--set", "pools.a.alerts.endToEndSeconds.urgent=3"],
+        ["alerts/endToEndSeconds", "urgent"],
+    ),
     "a pool in capitals": (["--set", "pools.Qwen.replicas=2"], ["pools.Qwen", "lower-case", "pools.<key>.name"]),
     "a label of the chart's own": (
         ["--set", "commonLabels.app\\.kubernetes\\.io/name=mine"],

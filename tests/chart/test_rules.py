@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
+from chart.derived import plain_rules
+from chart.rendered import render
+
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
@@ -18,11 +21,19 @@ RUNBOOKS = ROOT / "docs" / "runbooks"
 
 ALERTS = {
     "ForebayEndToEndSlow",
+    "ForebayRequestsFailing",
     "ForebayBacklogHigh",
     "ForebayOldestAgeNearDeadline",
     "ForebayDeadLettersGrowing",
     "ForebayNoCapacity",
     "ForebayBackendRefusesAll",
+    "ForebayExporterGone",
+    "ForebayWorkersUnscraped",
+    "ForebaySignalDown",
+    "ForebayKafkaWritesFailing",
+    "ForebayReplicasAtCap",
+    "ForebayScalerFailing",
+    "ForebayOnTimeBudgetBurning",
     "ForebayPartitionStuck",
     "ForebayLimitAtFloor",
     "ForebayGpuSick",
@@ -58,10 +69,11 @@ def cases() -> list[dict[str, Any]]:
     return [test for path in CASES for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]]
 
 
-def with_constant_annotations(path: Path) -> dict[str, Any]:
+def with_constant_annotations(path: Path, rules_path: Path) -> dict[str, Any]:
     """The page of cases, with what it leaves out of each expected alert put in from the rule."""
     page: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    page["rule_files"] = [str(RULES)]
+    page.pop("values", None)
+    page["rule_files"] = [str(rules_path)]
     for test in page["tests"]:
         for case in test.get("alert_rule_test", ()):
             for expected in case["exp_alerts"]:
@@ -75,10 +87,29 @@ def test_promtool_finds_nothing_wrong_with_the_rules(promtool: Path) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def rules_for(path: Path, helm: Path, folder: Path) -> Path:
+    """The rule file that a page of cases is about: the plain one, or what the chart renders for the page's values."""
+    values = yaml.safe_load(path.read_text(encoding="utf-8")).get("values")
+    if values is None:
+        return RULES
+    values_path = folder / "values.yaml"
+    values_path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    manifests = render(helm, "--values", values_path, "--set", "prometheusRule.enabled=true")
+    [rule] = [each for each in manifests if each["kind"] == "PrometheusRule"]
+    rendered = folder / "rules.yaml"
+    rendered.write_text(yaml.safe_dump(rule["spec"]), encoding="utf-8")
+    return rendered
+
+
+def test_the_plain_file_follows_from_the_template() -> None:
+    assert RULES.read_text(encoding="utf-8") == plain_rules(), "write it again: tools/make-chart-values"
+
+
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_every_rule_says_what_its_cases_expect(promtool: Path, tmp_path: Path, path: Path) -> None:
+def test_every_rule_says_what_its_cases_expect(helm: Path, promtool: Path, tmp_path: Path, path: Path) -> None:
     page = tmp_path / path.name
-    page.write_text(yaml.safe_dump(with_constant_annotations(path)), encoding="utf-8")
+    rules_path = rules_for(path, helm, tmp_path)
+    page.write_text(yaml.safe_dump(with_constant_annotations(path, rules_path)), encoding="utf-8")
     ran = subprocess.run([promtool, "test", "rules", page], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
@@ -109,6 +140,7 @@ def test_every_alert_says_how_bad_it_is_what_is_the_matter_and_where_to_read_on(
     for rule in alert_rules():
         assert rule["labels"]["severity"] in {"page", "ticket"}, rule["alert"]
         assert re.fullmatch(r"\d+m", rule["for"]), rule["alert"]
+        assert re.fullmatch(r"\d+m", rule.get("keep_firing_for", "0m")), rule["alert"]
         notes = rule["annotations"]
         assert set(notes) == {"summary", "description", "runbook_url"}, rule["alert"]
         assert notes["summary"].startswith("{{ $labels.pool }}: "), rule["alert"]

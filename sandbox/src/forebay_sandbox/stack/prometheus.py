@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 START_SECONDS_MAX: Final = 60
 _LOG_LINES: Final = 15
-_SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3600}
+_SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class PrometheusError(SandboxError):
@@ -154,8 +154,13 @@ def in_quick_time(rules: str, *, factor: float) -> str:
         milliseconds = round(1000 * int(match["number"]) * _SECONDS_OF[match["unit"]] / factor)
         return f"{match['before']}{milliseconds}ms{match['after']}"
 
-    text = re.sub(r"(?P<before>\[)(?P<number>\d+)(?P<unit>[smh])(?P<after>\])", shorter, rules)
-    return re.sub(r"(?P<before>\bfor: )(?P<number>\d+)(?P<unit>[smh])(?P<after>)$", shorter, text, flags=re.MULTILINE)
+    text = re.sub(r"(?P<before>\[)(?P<number>\d+)(?P<unit>[smhd])(?P<after>\])", shorter, rules)
+    return re.sub(
+        r"(?P<before>\b(keep_firing_)?for: )(?P<number>\d+)(?P<unit>[smh])(?P<after>)$",
+        shorter,
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def _configuration(jobs: Mapping[str, Sequence[str]], *, scrape_seconds: float) -> str:

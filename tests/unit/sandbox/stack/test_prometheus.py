@@ -19,7 +19,9 @@ from forebay_sandbox.stack.prometheus import LocalPrometheus, Series, in_quick_t
     [
         ("rate(forebay_enqueued_total[5m])", "rate(forebay_enqueued_total[10000ms])"),
         ("max_over_time(forebay_exporter_up[1h])", "max_over_time(forebay_exporter_up[120000ms])"),
+        ("avg_over_time(forebay:late:rate5m[3d])", "avg_over_time(forebay:late:rate5m[8640000ms])"),
         ("        for: 5m", "        for: 10000ms"),
+        ("        keep_firing_for: 5m", "        keep_firing_for: 10000ms"),
         ("      - record: forebay:outcomes:rate5m", "      - record: forebay:outcomes:rate5m"),
         ("forebay:deadline_risk:ratio > 0.7", "forebay:deadline_risk:ratio > 0.7"),
         ("description: wait for 5m", "description: wait for 5m"),

@@ -87,7 +87,7 @@ _LOOP_OWNED: Final = (
         "backend",
         "cause",
     ),
-    gauge("forebay_signal_up", "1 while its readings are fresh", "signal"),
+    gauge("forebay_signal_up", "1 while its readings are fresh; none of a signal that does not exist here", "signal"),
     gauge("forebay_signal_age_seconds", "Age of the last reading; NaN before the first", "signal"),
     gauge("forebay_engine_running_requests", "Requests in the engine's batch"),
     gauge("forebay_engine_waiting_requests", "Requests in the engine's own queue"),
@@ -295,6 +295,9 @@ def _add_counts(add: _Add, stats: Stats) -> None:
 
 def _add_signals(add: _Add, now: Gauges) -> None:
     for signal, source in now.signals.items():
+        if source["state"] == "off":
+            # It does not exist here: a 0 would say that it failed.
+            continue
         add("forebay_signal_up", source["state"] == "ok", signal)
         add("forebay_signal_age_seconds", _or_nan(source["age_seconds"]), signal)
     for names, reading in ((_OF_ENGINE, now.engine), (_OF_GPU, now.gpu)):
