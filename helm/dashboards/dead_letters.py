@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.model import NAMESPACE, POOL, TIER, Dashboard, Row, graph, stat
+from dashboards.model import CLUSTER, NAMESPACE, POOL, SELECTED, TIER, Dashboard, Row, graph, stat
 
-_POOL: Final = 'namespace=~"$namespace", pool=~"$pool"'
+_POOL: Final = SELECTED
 _TIER: Final = f'{_POOL}, tier=~"$tier"'
 _RATE: Final = "$__rate_interval"
 _ALERT: Final = "ForebayDeadLettersGrowing"
@@ -15,7 +15,7 @@ DEAD_LETTERS: Final = Dashboard(
     name="dead-letters",
     title="Forebay / Dead letters",
     description="What requests die of, how many, and what is tried again. What to do about them: docs/on-call.md.",
-    variables=(NAMESPACE, POOL, TIER),
+    variables=(CLUSTER, NAMESPACE, POOL, TIER),
     rows=(
         Row(
             title="Now",

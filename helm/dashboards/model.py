@@ -80,14 +80,21 @@ class Dashboard:
     rows: tuple[Row, ...]
 
 
-NAMESPACE: Final = Variable(name="namespace", label="Namespace", query="label_values(forebay_build_info, namespace)")
-POOL: Final = Variable(
-    name="pool", label="Pool", query='label_values({__name__=~"forebay_build_info|forebay_exporter_up"}, pool)'
+# Of workers and exporters: a pool without workers has the one, one without an exporter the other.
+_SEEN: Final = '{__name__=~"forebay_build_info|forebay_exporter_up"}'
+CLUSTER: Final = Variable(name="cluster", label="Cluster", query=f"label_values({_SEEN}, cluster)")
+NAMESPACE: Final = Variable(name="namespace", label="Namespace", query=f"label_values({_SEEN}, namespace)")
+POOL: Final = Variable(name="pool", label="Pool", query=f"label_values({_SEEN}, pool)")
+TIER: Final = Variable(
+    name="tier", label="Tier", query='label_values({__name__=~"forebay_received_total|forebay_backlog_records"}, tier)'
 )
-TIER: Final = Variable(name="tier", label="Tier", query="label_values(forebay_received_total, tier)")
 WORKER: Final = Variable(
     name="worker", label="Worker", query='label_values(forebay_build_info{pool=~"$pool"}, instance)'
 )
+
+
+SELECTED: Final = 'cluster=~"$cluster", namespace=~"$namespace", pool=~"$pool"'
+"""What the variables select, as PromQL's matchers. A label that a series has not matches "All"."""
 
 
 def stat(title: str, expr: str, *, unit: str, description: str, width: int = 4, **more: Any) -> Panel:
@@ -139,7 +146,7 @@ def _alerts_as_annotations() -> dict[str, Any]:
         "datasource": _DATASOURCE,
         "enable": True,
         "iconColor": "red",
-        "expr": 'ALERTS{alertname=~"Forebay.+", alertstate="firing", pool=~"$pool"}',
+        "expr": f'ALERTS{{alertname=~"Forebay.+", alertstate="firing", {SELECTED}}}',
         "titleFormat": "{{alertname}} {{pool}} {{tier}}",
         "step": "60s",
     }

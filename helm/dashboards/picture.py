@@ -245,6 +245,8 @@ def formatted(value: float, *, unit: str) -> str:
         return f"{100 * value:.3g}%"
     if unit == "s":
         return _duration(value)
+    if unit == "bytes":
+        return f"{value / 2**20:.3g} MiB" if abs(value) < 2**30 else f"{value / 2**30:.3g} GiB"
     suffix = " req/s" if unit == "reqps" else ""
     for size, letter in ((1e6, "M"), (1e3, "K")):
         if unit != "none" and abs(value) >= size:

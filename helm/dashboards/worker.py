@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.model import NAMESPACE, POOL, TIER, WORKER, Dashboard, Row, graph, stat
+from dashboards.model import CLUSTER, NAMESPACE, POOL, SELECTED, TIER, WORKER, Dashboard, Row, graph, stat
 
-_POOL: Final = 'namespace=~"$namespace", pool=~"$pool"'
+_POOL: Final = SELECTED
 _WORKER: Final = f'{_POOL}, instance=~"$worker"'
 _TIER: Final = f'{_WORKER}, tier=~"$tier"'
 _RATE: Final = "$__rate_interval"
@@ -15,7 +15,7 @@ WORKER_PACING: Final = Dashboard(
     name="worker-pacing",
     title="Forebay / Workers and pacing",
     description="What holds requests up in a worker, why its limit is what it is, and whether its partitions move on.",
-    variables=(NAMESPACE, POOL, TIER, WORKER),
+    variables=(CLUSTER, NAMESPACE, POOL, TIER, WORKER),
     rows=(
         Row(
             title="Now",
@@ -248,11 +248,28 @@ WORKER_PACING: Final = Dashboard(
                     "CPU of each worker",
                     (
                         f'rate(process_cpu_seconds_total{{instance=~"$worker"}}[{_RATE}])'
-                        f" and on (instance) forebay_build_info{{{_WORKER}}}",
+                        f" and on (cluster, namespace, instance) forebay_build_info{{{_WORKER}}}",
                         "{{instance}}",
                     ),
                     unit="percentunit",
                     description="Of one core. A worker near 100 % is itself the bottleneck: add one.",
+                    width=8,
+                ),
+                graph(
+                    "Memory of each worker, and its limit",
+                    (
+                        'process_resident_memory_bytes{instance=~"$worker"}'
+                        f" and on (cluster, namespace, instance) forebay_build_info{{{_WORKER}}}",
+                        "{{instance}}",
+                    ),
+                    (
+                        'max(kube_pod_container_resource_limits{resource="memory", container="worker"}'
+                        f" and on (cluster, namespace, pod) forebay_build_info{{{_WORKER}}})",
+                        "limit",
+                    ),
+                    unit="bytes",
+                    description="Resident memory. A worker that reaches the limit is killed, and what it ran starts "
+                    "again: give more memory or let less be in flight. The limit is kube-state-metrics'.",
                     width=8,
                 ),
             ),

@@ -173,6 +173,25 @@ def test_a_pool_s_alerts_can_be_left_out_and_given_more_time(helm: Path) -> None
     assert sick == {"b": "20m", "c": "3m"}
 
 
+@pytest.mark.parametrize("release", ["forebay", "prod", "a-release-with-quite-a-long-name-indeed"])
+def test_two_releases_share_a_grafana(helm: Path, release: str) -> None:
+    """A uid is taken once, a title once in a folder; the release that is called forebay has the files' own."""
+
+    def boards(name: str) -> dict[str, str]:
+        manifests = render(helm, "--set", "dashboards.enabled=true", release=name)
+        maps = [each for each in manifests if each["metadata"]["name"].startswith(name) and "dashboard" in str(each)]
+        documents = [json.loads(text) for each in maps if each["kind"] == "ConfigMap" for text in each["data"].values()]
+        return {document["uid"]: document["title"] for document in documents}
+
+    own, other = boards(release), boards("second")
+    assert len(own) == 3
+    assert max(map(len, own)) <= 40
+    assert not set(own) & set(other)
+    assert not set(own.values()) & set(other.values())
+    if release == "forebay":
+        assert own["forebay-overview"] == "Forebay / Overview"
+
+
 @pytest.mark.parametrize(
     ("values", "missing"),
     [

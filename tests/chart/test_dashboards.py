@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "helm" / "forebay" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))
 
-UNITS = {"s", "short", "none", "percentunit", "reqps"}
+UNITS = {"s", "short", "none", "percentunit", "reqps", "bytes"}
 
 every_dashboard = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
@@ -56,10 +56,26 @@ def test_a_dashboard_has_a_name_a_data_source_to_choose_and_pools(path: Path) ->
     assert document["schemaVersion"] == SCHEMA_VERSION
     assert document["tags"] == ["forebay"]
     names = [variable["name"] for variable in document["templating"]["list"]]
-    assert names[:3] == ["datasource", "namespace", "pool"]
+    assert names[:4] == ["datasource", "cluster", "namespace", "pool"]
     assert len(set(names)) == len(names)
     known = {*names, "__rate_interval", "__all"}
     assert set(re.findall(r"\$\{?(\w+)", path.read_text(encoding="utf-8"))) <= known
+
+
+@every_dashboard
+def test_all_that_is_shown_is_of_the_chosen_clusters_namespaces_and_pools(path: Path) -> None:
+    """The marks of alerts too: another namespace's pool of the same name has its own."""
+    chosen = 'cluster=~"$cluster", namespace=~"$namespace", pool=~"$pool"'
+    assert [expr for expr in expressions_in(path) if chosen not in expr] == []
+
+
+@every_dashboard
+def test_a_pool_can_be_chosen_that_has_no_workers_or_no_exporter(path: Path) -> None:
+    for variable in load(path)["templating"]["list"]:
+        if variable["type"] == "query" and variable["name"] != "worker":
+            metrics = set(re.findall(r"forebay_\w+", variable["query"]["query"]))
+            assert metrics & {"forebay_exporter_up", "forebay_backlog_records"}, variable["name"]
+            assert metrics & {"forebay_build_info", "forebay_received_total"}, variable["name"]
 
 
 def test_uids_differ() -> None:

@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
 DASHBOARDS = sorted((ROOT / "helm" / "forebay" / "dashboards").glob("*.json"))
 
-# Prometheus gives these to whatever it scrapes.
-LABELS_OF_TARGETS = {"namespace", "pod", "instance", "job"}
+# Prometheus gives these to whatever it scrapes, or its external labels do.
+LABELS_OF_TARGETS = {"cluster", "namespace", "pod", "instance", "job"}
 
 
 def expressions_in(path: Path) -> Iterator[str]:

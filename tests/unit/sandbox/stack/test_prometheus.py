@@ -52,6 +52,8 @@ def test_a_stack_is_scraped_as_workers_and_exporter() -> None:
     ("value", "unit", "wanted"),
     [
         (0.7, "percentunit", "70%"),
+        (314_572_800, "bytes", "300 MiB"),
+        (1_610_612_736, "bytes", "1.5 GiB"),
         (0.0, "s", "0 s"),
         (0.0000123, "s", "12.3 µs"),
         (0.25, "s", "250 ms"),
