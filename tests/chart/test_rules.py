@@ -30,6 +30,7 @@ ALERTS = {
     "ForebayExporterGone",
     "ForebayWorkersUnscraped",
     "ForebaySignalDown",
+    "ForebayCertificateExpiring",
     "ForebayKafkaWritesFailing",
     "ForebayReplicasAtCap",
     "ForebayScalerFailing",

@@ -29,6 +29,7 @@ OTHERS = {
     "helm",
     "kill",
     "kubectl",
+    "openssl",
     "pip",
     "promtool",
     "tail",

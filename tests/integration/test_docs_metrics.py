@@ -23,8 +23,11 @@ ABSENT_HERE = {
     "forebay_gpu_utilisation_ratio",
     "forebay_gpu_sm_utilisation_ratio",
     "forebay_gpu_memory_used_ratio",
+    "forebay_kafka_certificate_expiry_timestamp_seconds",
 }
-"""What this worker need not know: its limit is fixed, it has no GPU, and the engine may not have been asked yet."""
+"""What this worker need not know: its limit is fixed, it has no GPU, the engine may not have been asked yet.
+
+And Kafka asks it for no certificate."""
 
 
 def test_a_worker_shows_what_the_list_says(served: Served) -> None:

@@ -30,6 +30,9 @@ from forebay_schemas.errors import (
     UsageError,
 )
 from forebay_schemas.formats.schema_registry import SchemaRegistryRefusedError, SchemaRegistryUnreachableError
+from forebay_schemas.kafka.certificates import LABEL as CERTIFICATE_LABEL
+from forebay_schemas.kafka.certificates import MEANING as CERTIFICATE_ENDS_MEANING
+from forebay_schemas.kafka.certificates import METRIC as CERTIFICATE_ENDS
 from forebay_schemas.runtime.metrics import Sheet, counter, gauge, histogram
 
 if TYPE_CHECKING:
@@ -50,6 +53,7 @@ EXPORTER_METRICS: Final = (
     gauge("forebay_workers", "Workers that were heard within 15 s"),
     gauge("forebay_pool_limit_requests", "How many requests they may have in flight, all together"),
     gauge("forebay_pool_rate", "Requests a second that they can serve at their limits; none before the first answer"),
+    gauge(CERTIFICATE_ENDS, CERTIFICATE_ENDS_MEANING, CERTIFICATE_LABEL),
     gauge("forebay_exporter_up", "1 while the pool can be read, and was within 30 s"),
     gauge("forebay_exporter_age_seconds", "Age of the last reading; none before the first"),
 )
@@ -87,10 +91,21 @@ SUBMIT_FAILURE_REASONS: Final = tuple(
 
 
 class ExporterCollector:
-    """Shows the last reading of each pool. One older than ``stale_seconds`` is not shown, but for its age."""
+    """Shows the last reading of each pool. One older than ``stale_seconds`` is not shown, but for its age.
 
-    def __init__(self, states: Callable[[], Mapping[str, PoolState]], *, clock: Clock, stale_seconds: float) -> None:
+    ``certificate_ends``: as `certificate_ends` gives them, of the connection that reads them all.
+    """
+
+    def __init__(
+        self,
+        states: Callable[[], Mapping[str, PoolState]],
+        *,
+        clock: Clock,
+        stale_seconds: float,
+        certificate_ends: Mapping[str, float],
+    ) -> None:
         self._states = states
+        self._certificate_ends = certificate_ends
         self._clock = clock
         self._stale_seconds = stale_seconds
 
@@ -103,6 +118,8 @@ class ExporterCollector:
         now = self._clock.monotonic()
         for pool, state in self._states().items():
             sheet.add(pool, "forebay_exporter_up", state.trouble is None)
+            for certificate, ends_at in self._certificate_ends.items():
+                sheet.add(pool, CERTIFICATE_ENDS, ends_at, certificate)
             if state.read_at is not None:
                 sheet.add(pool, "forebay_exporter_age_seconds", now - state.read_at)
                 if now - state.read_at <= self._stale_seconds:

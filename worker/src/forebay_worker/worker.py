@@ -30,6 +30,7 @@ from forebay_schemas.errors import ExitCode, KafkaFailedError
 from forebay_schemas.formats.avro_process import ProcessReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.formats.schema_fetcher import SchemaFetcher
+from forebay_schemas.kafka.certificates import certificate_ends
 from forebay_schemas.kafka.connection import (
     READ_BY_ALL,
     KafkaConnection,
@@ -488,6 +489,7 @@ class Worker:
                 backend=self._settings.backend_name,
                 stats=self._stats,
                 gauges=self._gauges,
+                certificate_ends=certificate_ends(self._connection.properties),
             )
         )
         return OpsServer(

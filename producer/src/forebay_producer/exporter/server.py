@@ -28,6 +28,7 @@ from forebay_producer.metrics import ExporterCollector
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError
+from forebay_schemas.kafka.certificates import certificate_ends
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.runtime.bind_errors import cannot_listen
 
@@ -69,6 +70,7 @@ class Exporter:
     def __init__(self, connection: KafkaConnection, *, pools: Sequence[Pool], clock: Clock) -> None:
         """Raises ``UsageError`` for properties that the client does not take; the brokers are not asked yet."""
         self._clock = clock
+        self.certificate_ends: Final = certificate_ends(connection.properties)
         self._brokers = Brokers(connection, clock=clock)
         self._readers = [PoolReader(self._brokers, pool=pool) for pool in pools]
         self._states = {pool.name: PoolState(trouble="not read yet") for pool in pools}
@@ -194,7 +196,14 @@ class ExporterServer:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         GCCollector(registry=registry)
-        registry.register(ExporterCollector(exporter.states, clock=clock, stale_seconds=STALE_SECONDS))
+        registry.register(
+            ExporterCollector(
+                exporter.states,
+                clock=clock,
+                stale_seconds=STALE_SECONDS,
+                certificate_ends=exporter.certificate_ends,
+            )
+        )
         pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {
             "/metrics": lambda: (200, CONTENT_TYPE_LATEST, generate_latest(registry)),
             "/livez": lambda: _checked(exporter.not_alive()),

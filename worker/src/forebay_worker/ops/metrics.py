@@ -17,6 +17,9 @@ from prometheus_client.core import Metric
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.kafka.certificates import LABEL as CERTIFICATE_LABEL
+from forebay_schemas.kafka.certificates import MEANING as CERTIFICATE_ENDS_MEANING
+from forebay_schemas.kafka.certificates import METRIC as CERTIFICATE_ENDS
 from forebay_schemas.runtime.metrics import Histogram, Sheet, counter, gauge, histogram
 from forebay_worker.dispatch.blame import Cause
 from forebay_worker.ops.gauges import Gauges
@@ -98,6 +101,7 @@ _LOOP_OWNED: Final = (
     gauge("forebay_gpu_sick", "1 while utilisation has been 0 for 5 s with requests in flight"),
     gauge("forebay_undelivered_records", "Outcome records on their way to Kafka"),
     gauge("forebay_clock_skew_seconds", "How far this machine's clock is ahead of the brokers'; none while unknown"),
+    gauge(CERTIFICATE_ENDS, CERTIFICATE_ENDS_MEANING, CERTIFICATE_LABEL),
     gauge("forebay_overload_level", "0, or what is shed when it would be late: 1 low requests, 2 mid ones too"),
     counter("forebay_overload_steps_total", "Changes of that level", "direction"),
     gauge("forebay_handed_over_requests", "Requests that run here for partitions that others own now"),
@@ -217,13 +221,24 @@ _OF_GPU: Final = {
 
 
 class Collector:
-    """Shows `Stats` and `Gauges` to a prometheus-client registry. ``backend``: the one that this worker serves."""
+    """Shows `Stats` and `Gauges` to a prometheus-client registry. ``backend``: the one that this worker serves;
+    ``certificate_ends``: as `certificate_ends` gives them."""
 
-    def __init__(self, *, pool: str, worker_id: str, backend: str, stats: Stats, gauges: Callable[[], Gauges]) -> None:
+    def __init__(
+        self,
+        *,
+        pool: str,
+        worker_id: str,
+        backend: str,
+        stats: Stats,
+        gauges: Callable[[], Gauges],
+        certificate_ends: Mapping[str, float],
+    ) -> None:
         self._pool = pool
         self._backend = backend
         self._stats = stats
         self._gauges = gauges
+        self._certificate_ends = certificate_ends
         self._build = (version("forebay-worker"), platform.python_version(), worker_id)
 
     def describe(self) -> Iterable[Metric]:
@@ -242,6 +257,8 @@ class Collector:
             add("forebay_breaker_cause", now.breaker_cause is cause, self._backend, cause)
         _add_signals(add, now)
         _add_rest(add, now)
+        for certificate, ends_at in self._certificate_ends.items():
+            add(CERTIFICATE_ENDS, ends_at, certificate)
         add("forebay_build_info", 1, *self._build)
         yield from sheet.families()
 
