@@ -75,6 +75,9 @@ def with_constant_annotations(path: Path, rules_path: Path) -> dict[str, Any]:
     page: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     page.pop("values", None)
     page["rule_files"] = [str(rules_path)]
+    # Else promtool takes them in any order, and a figure may be an interval old or not.
+    groups = yaml.safe_load(rules_path.read_text(encoding="utf-8"))["groups"]
+    page["group_eval_order"] = [group["name"] for group in groups]
     for test in page["tests"]:
         for case in test.get("alert_rule_test", ()):
             for expected in case["exp_alerts"]:
