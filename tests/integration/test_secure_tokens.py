@@ -9,6 +9,7 @@ import pytest
 
 from forebay_producer import Producer
 from forebay_sandbox.testing.kafka_secure import secure_kafka
+from harness.gate import HANDLER, Gate
 from harness.live_pool import LivePool, envelope
 from harness.locked_down import grant_roles, write_properties
 from harness.token_provider import VARIABLE, write_asked
@@ -33,11 +34,10 @@ def test_a_function_gives_tokens_and_what_fails_in_it_is_told_where_people_look(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = tmp_path / "asked.json"
+    asked, gate = tmp_path / "asked.json", Gate(tmp_path)
     monkeypatch.setenv(VARIABLE, str(asked))
-    reauthenticate = {"listener.name.sasl.connections.max.reauth.ms": "600000"}
     with (
-        secure_kafka(clients={CLIENT: SECRET}, properties=reauthenticate, log_dir=tmp_path) as secure,
+        secure_kafka(clients={CLIENT: SECRET}, log_dir=tmp_path) as secure,
         closing(LivePool(secure.kafka, partitions=1)) as pool,
         running_workers(tmp_path) as new_worker,
     ):
@@ -54,11 +54,11 @@ def test_a_function_gives_tokens_and_what_fails_in_it_is_told_where_people_look(
             bootstrap_servers=servers,
             kafka_properties=file,
             kafka_token_provider=PROVIDER,
-            handler="harness.handlers:obey",
+            handler=HANDLER,
         )
         monkeypatch.setenv("FOREBAY_KAFKA_TOKEN_PROVIDER", PROVIDER)
         with Producer(bootstrap_servers=servers, pool=pool.name, kafka_properties=file) as producer:
-            first = producer.submit(envelope("first"))
+            first = producer.submit(envelope("first", payload=gate.noted()))
             assert producer.outcome(first.request_id, timeout_seconds=PATIENCE_SECONDS).status == "completed"
 
             write_asked(asked, url=url, client=CLIENT, secret="no longer right")
@@ -72,7 +72,7 @@ def test_a_function_gives_tokens_and_what_fails_in_it_is_told_where_people_look(
             wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
             issued = len(secure.tokens.issued)
             wait_until("tokens that are fetched again", lambda: len(secure.tokens.issued) >= issued + 2)
-            after = producer.submit(envelope("after"))
+            after = producer.submit(envelope("after", payload=gate.noted()))
             assert producer.outcome(after.request_id, timeout_seconds=PATIENCE_SECONDS).status == "completed"
         assert SECRET not in worker.log_path.read_text(encoding="utf-8")
 
