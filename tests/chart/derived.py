@@ -82,7 +82,7 @@ def _plain(field: dict[str, Any], references: dict[str, Any]) -> dict[str, Any]:
         merged = {**references[merged.pop("$ref").rpartition("/")[2]], **merged}
     kept = ("description", "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
     plain = {name: merged[name] for name in kept if name in merged}
-    for inner in ("items", "additionalProperties"):
+    for inner in ("items", "propertyNames", "additionalProperties"):
         if isinstance(merged.get(inner), dict):
             plain[inner] = _plain(merged[inner], references)
     return plain

@@ -19,7 +19,13 @@ from forebay_worker.settings import WorkerSettings
 DOCS = Path(__file__).parents[2] / "docs"
 
 # What a default is made of at the start cannot be written down as a value.
-MADE_DEFAULTS = {"worker_id": "host name, hyphen, process id", "biz_paths": "`{}`", "tenant_weights": "`{}`"}
+MADE_DEFAULTS = {
+    "worker_id": "host name, hyphen, process id",
+    "biz_paths": "`{}`",
+    "tenant_weights": "`{}`",
+    "tier_ttl_ms": "`{}`",
+    "tier_wait_ms": "`{}`",
+}
 
 
 def table(*rows: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
-from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.formats.avro_process import ForeignReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
 from forebay_worker.intake.commits import COMMIT_SECONDS
@@ -135,6 +135,7 @@ class Bay:
             look=self.looks.look,
             answer=lambda *answer: self.answers.append(answer),
             quiet=self.quiet,
+            default_ttl_ms=DEFAULT_TTL_MS,
         )
 
     def _deliver(self, batch: list[Work]) -> None:

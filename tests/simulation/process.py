@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from forebay_schemas.contract.envelope import Request
 from forebay_schemas.contract.offsets_metadata import encode_metadata
-from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaSource
 from forebay_worker import worker
 from forebay_worker.cluster import startup as cluster
@@ -62,7 +62,7 @@ class Bounds:
     def patches(self) -> list[Patch]:
         return [
             (lookahead, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
-            (lookahead, "DEFAULT_TTL_MS", DEFAULT_TTL_MS if self.lookahead_follows_rate else dict.fromkeys(TIERS, 0)),
+            *([] if self.lookahead_follows_rate else [(lookahead.Lookahead, "ended", lambda _: None)]),
             (lookahead, "RETRY_ROOM_RECORDS", self.retry_room_records),
             (held, "HELD_RECORDS_MAX", self.held_records),
             (known, "KNOWN_REQUESTS_MAX", self.known_requests),

@@ -18,7 +18,6 @@ from forebay_producer.errors import (
     RecordTooLargeError,
 )
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, DEFAULT_TTL_MS
 from forebay_schemas.errors import (
     AuthenticationFailedError,
     BrokerUnreachableError,
@@ -42,15 +41,17 @@ EXPORTER_METRICS: Final = (
     gauge("forebay_backlog_records", "Requests that are not finished: waiting or being worked on", "tier"),
     gauge("forebay_retry_backlog_records", "Failed requests that wait to be tried again", "tier"),
     gauge("forebay_oldest_age_seconds", "Age of the oldest request that is not finished; 0 without any", "tier"),
+    gauge("forebay_oldest_age_ratio", "Age of the oldest by the time its own deadline gave it, 100 at most", "tier"),
     counter("forebay_enqueued_total", "Requests that were written, since the topics were made", "tier"),
     counter("forebay_dequeued_total", "Requests that the workers have done with", "tier"),
     gauge("forebay_partitions", "Partitions of the tier's topic: as many workers can share it at most", "tier"),
     gauge("forebay_backlog_wait_seconds", "Until a new request would start; +Inf without a worker", "tier"),
-    gauge("forebay_allowed_wait_seconds", "How long one may wait", "tier"),
-    gauge("forebay_tier_deadline_seconds", "The deadline of requests that name none", "tier"),
+    gauge("forebay_allowed_wait_seconds", "How long one may wait, as its workers say", "tier"),
+    gauge("forebay_tier_deadline_seconds", "The deadline of requests that name none, as its workers say", "tier"),
     gauge("forebay_deadline_risk_ratio", "The wait of a new request by the allowed one, 100 at most", "tier"),
     counter("forebay_dead_lettered_total", "Dead letters that were written, since the topic was made"),
     gauge("forebay_workers", "Workers that were heard within 15 s"),
+    gauge("forebay_differing_workers", "Those of them with other tier deadlines or waits than the one started last"),
     gauge("forebay_pool_limit_requests", "How many requests they may have in flight, all together"),
     gauge("forebay_pool_rate", "Requests a second that they can serve at their limits; none before the first answer"),
     gauge(CERTIFICATE_ENDS, CERTIFICATE_ENDS_MEANING, CERTIFICATE_LABEL),
@@ -135,16 +136,18 @@ def _add_figures(sheet: Sheet, pool: str, state: PoolState) -> None:
             ("forebay_backlog_records", of_tier.backlog_records),
             ("forebay_retry_backlog_records", of_tier.retry_backlog_records),
             ("forebay_oldest_age_seconds", of_tier.oldest_age_seconds),
+            ("forebay_oldest_age_ratio", of_tier.oldest_age_ratio),
             ("forebay_enqueued_total", of_tier.enqueued),
             ("forebay_dequeued_total", of_tier.dequeued),
             ("forebay_partitions", of_tier.partitions),
             ("forebay_backlog_wait_seconds", of_tier.wait_seconds),
-            ("forebay_allowed_wait_seconds", ALLOWED_WAIT_SECONDS[tier]),
-            ("forebay_tier_deadline_seconds", DEFAULT_TTL_MS[tier] / 1000),
+            ("forebay_allowed_wait_seconds", figures.times.wait_seconds(tier)),
+            ("forebay_tier_deadline_seconds", figures.times.ttl_seconds(tier)),
             ("forebay_deadline_risk_ratio", of_tier.risk),
         ):
             sheet.add(pool, name, value, tier)
     sheet.add(pool, "forebay_dead_lettered_total", figures.dead_lettered)
     sheet.add(pool, "forebay_workers", figures.workers)
+    sheet.add(pool, "forebay_differing_workers", len(figures.agreement.differing) if figures.agreement else 0)
     sheet.add(pool, "forebay_pool_limit_requests", figures.limit_requests)
     sheet.add(pool, "forebay_pool_rate", figures.rate)

@@ -68,6 +68,7 @@ def make_sharing(settings: WorkerSettings, *, started_ms: int) -> Sharing:
         incarnation=started_ms,
         limit_min=min(settings.limit_min, settings.limit_max),
         limit_max=settings.limit_max,
+        tier_times=settings.tier_times(),
     )
 
 

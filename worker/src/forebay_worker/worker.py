@@ -129,7 +129,8 @@ class Worker:
         # After the handler's import, which may set OpenTelemetry up.
         self._tracing = make_tracing(settings, self._clock)
         self._stats = Stats()
-        self._overload = OverloadLadder()
+        self._times = settings.tier_times()
+        self._overload = OverloadLadder(self._times)
         self._signals = self._make_signals()
         self._intakes: dict[str, Intake] = {}
         pool = self._pool
@@ -197,6 +198,7 @@ class Worker:
             buffer_bytes_max=self._settings.buffer_bytes_max,
             retries_max=self._settings.max_retries,
             failures=make_failure_policy(self._settings),
+            tier_times=self._times,
             tracing=self._tracing,
         )
         self._sharer = Sharer(
@@ -332,6 +334,7 @@ class Worker:
                 look=self._results_reader.look,
                 answer=answer,
                 quiet=dispatcher.quiet,
+                default_ttl_ms=self._times.ttl_ms,
             )
             self._intakes[name] = intake
             self._start_thread(f"intake-{name}", intake)

@@ -15,18 +15,18 @@ from rich.text import Text
 from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.planning.plan import (
+    ALLOWED_SHARE,
     Demand,
     Load,
     Plan,
     Service,
     TierPlan,
-    default_deadline_seconds,
     make_plan,
     shown_seconds,
 )
 from forebay_schemas.contract.calibration import read_calibration
 from forebay_schemas.contract.envelope_problems import shown
-from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier
+from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes
 from forebay_schemas.errors import UsageError
 from forebay_schemas.runtime.terminal import printable
 
@@ -61,7 +61,7 @@ def plan(
         list[str] | None, typer.Option(help="A tier's daily peak, times its mean and for how long: high=4x15m.")
     ] = None,
     deadline: Annotated[
-        list[str] | None, typer.Option(help="A tier's deadline; 5s, 30s and 24h unless given: mid=1m.")
+        list[str] | None, typer.Option(help="A tier's deadline; FOREBAY_TIER_TTL_MS unless given: mid=1m.")
     ] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="What an engine does: a file of forebay-worker calibrate --write-json.")
@@ -88,7 +88,7 @@ def plan(
     """
     made = make_plan(
         Demand(
-            loads=_loads(rate, peak or [], deadline or []),
+            loads=_loads(rate, peak or [], deadline or [], session.settings.tier_times()),
             service=_service(calibration, seconds=service_seconds, cv=service_cv, limit=limit),
             engines=_count(engines, field="--engines"),
             partitions=_count(partitions, field="--partitions"),
@@ -107,7 +107,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _loads(rates: Sequence[str], peaks: Sequence[str], deadlines: Sequence[str]) -> dict[Tier, Load]:
+def _loads(rates: Sequence[str], peaks: Sequence[str], deadlines: Sequence[str], times: TierTimes) -> dict[Tier, Load]:
     by_rate = _by_tier(rates, field="--rate")
     by_peak = _by_tier(peaks, field="--peak")
     by_deadline = _by_tier(deadlines, field="--deadline")
@@ -123,9 +123,15 @@ def _loads(rates: Sequence[str], peaks: Sequence[str], deadlines: Sequence[str])
             peak_seconds=seconds,
             deadline_seconds=_days(by_deadline[tier], field="--deadline")
             if tier in by_deadline
-            else default_deadline_seconds(tier),
+            else times.ttl_seconds(tier),
+            tolerated_seconds=None if tier in by_deadline or _is_usual(tier, times) else times.wait_seconds(tier),
         )
     return loads
+
+
+def _is_usual(tier: Tier, times: TierTimes) -> bool:
+    """Whether the tier tolerates the share of its deadline that it would without a setting."""
+    return times.wait_ms[tier] == int(ALLOWED_SHARE * times.ttl_ms[tier])
 
 
 def _days(text: str, *, field: str) -> float:

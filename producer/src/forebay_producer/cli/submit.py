@@ -125,6 +125,7 @@ class _Job:
         self._source = source
         self._defaults = defaults
         self._tier = tier
+        self._default_ttl_ms = session.settings.tier_times().ttl_ms
         self._rows = Rows(session.output, widths=_WIDTHS, leave_out=("partition", "offset", "topic"))
         self._results = ResultRows(session.output, bodies=True)
         self._progress = Progress(live=sys.stderr.isatty() and not sys.stdout.isatty())
@@ -194,7 +195,12 @@ class _Job:
             for (_, fields), submitted in zip(sendable, outcomes, strict=True):
                 if isinstance(submitted, Submitted):
                     tier = self._tiers[submitted.topic]
-                    ttl_ms = ttl_ms_of(fields, tier=tier, enqueued_at=submitted.enqueued_at)
+                    ttl_ms = ttl_ms_of(
+                        fields,
+                        tier=tier,
+                        enqueued_at=submitted.enqueued_at,
+                        default_ttl_ms=self._default_ttl_ms,
+                    )
                     at = now + ttl_ms / 1000 + LATE_SECONDS
                     self._open[submitted.request_id] = max(at, self._open.get(submitted.request_id, at))
         else:

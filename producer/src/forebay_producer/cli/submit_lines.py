@@ -45,11 +45,13 @@ def envelope_on(line: Line, defaults: LineDefaults) -> dict[str, Any]:
     return fields
 
 
-def ttl_ms_of(fields: Mapping[str, Any], *, tier: Tier, enqueued_at: int) -> int:
+def ttl_ms_of(
+    fields: Mapping[str, Any], *, tier: Tier, enqueued_at: int, default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS
+) -> int:
     """Milliseconds from the enqueue to the deadline of what was accepted into ``tier``, as workers count."""
     if (ttl_ms := fields.get("ttl_ms")) is not None:
         return int(ttl_ms)
     if (expire_at := fields.get("expire_at")) is None:
-        return DEFAULT_TTL_MS[tier]
+        return default_ttl_ms[tier]
     sent_at = fields.get("sent_at")
     return min(int(expire_at) - int(enqueued_at if sent_at is None else sent_at), TTL_MS_MAX)

@@ -19,7 +19,7 @@ from forebay_producer.client.control_client import ControlAnswer, ControlDesk, T
 from forebay_producer.client.follow import follow, id_of, no_outcome
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
-from forebay_producer.client.prepare import prepare
+from forebay_producer.client.prepare import Prepared, prepare
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.client.tracing import make_tracing
@@ -90,6 +90,7 @@ class Producer:
             settings = settings or load_settings(ProducerSettings, flags=flags, config=None)
             self._connection = settings.connection()
             self._pool = settings.pool_topics()
+            self._times = settings.tier_times()
             settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
         except UsageError as error:
             raise as_argument(error) from None
@@ -163,7 +164,7 @@ class Producer:
         give_up_at = self._single.give_up_at(seconds)
         try:
             codecs = self._require_codecs()
-            prepared = prepare(request, tier=tier, traceparent=traceparent, codecs=codecs, now_ms=self._clock.wall_ms())
+            prepared = self._prepare(request, tier=tier, traceparent=traceparent, codecs=codecs)
             self._single.require_topics(give_up_at=give_up_at)
             self._watch.submitting(prepared.request_id)
             pending = self._single.send(prepared, done=done, give_up_at=give_up_at)
@@ -191,7 +192,7 @@ class Producer:
         sent: list[Pending | ForebayError] = []
         for number, request in enumerate(requests, start=1):
             try:
-                prepared = prepare(request, tier=tier, traceparent=None, codecs=codecs, now_ms=self._clock.wall_ms())
+                prepared = self._prepare(request, tier=tier, traceparent=None, codecs=codecs)
                 self._watch.submitting(prepared.request_id)
                 sent.append(sender.send(prepared))
             except ForebayError as error:
@@ -322,6 +323,23 @@ class Producer:
         if undelivered:
             _log.warning("closed with requests not acknowledged", requests=len(undelivered))
         return undelivered
+
+    def _prepare(
+        self,
+        request: Request | Mapping[str, Any],
+        *,
+        tier: Tier | str | None,
+        traceparent: str | None,
+        codecs: Mapping[Tier, Codec],
+    ) -> Prepared:
+        return prepare(
+            request,
+            tier=tier,
+            traceparent=traceparent,
+            codecs=codecs,
+            now_ms=self._clock.wall_ms(),
+            default_ttl_ms=self._times.ttl_ms,
+        )
 
     def _handle(self, submitted: Submitted) -> Handle:
         self._watch.acknowledged(submitted.request_id, submitted.enqueued_at)

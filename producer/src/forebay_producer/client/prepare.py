@@ -48,6 +48,7 @@ def prepare(
     traceparent: str | None,
     codecs: Mapping[Tier, Codec],
     now_ms: int,
+    default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
     new_id: Callable[[int], str] = time_ordered_id,
 ) -> Prepared:
     """Makes the record for one request; fields that are not the envelope's own are kept.
@@ -59,6 +60,7 @@ def prepare(
       not where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
 
     ``codecs``: what is written for each tier's topic. A header names the format unless it is JSON.
+    ``default_ttl_ms``: the tiers' deadlines.
 
     Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
     """
@@ -67,7 +69,7 @@ def prepare(
         fields["request_id"] = new_id(now_ms)
     # What is wrong in itself passes here and is refused by the codec, which has the words for it.
     chosen = _tier(fields.get("priority"), tier)
-    _fill_deadline(fields, default_ttl_ms=DEFAULT_TTL_MS[chosen], now_ms=now_ms)
+    _fill_deadline(fields, default_ttl_ms=default_ttl_ms[chosen], now_ms=now_ms)
     codec = codecs[chosen]
     value = codec.encode(fields)
     headers: list[Header] = []

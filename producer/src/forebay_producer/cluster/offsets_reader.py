@@ -11,6 +11,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from forebay_producer.cluster.lifetimes import Lifetime, lifetime_of
 from forebay_schemas.clock import Clock
 from forebay_schemas.kafka.connection import (
     METADATA_TIMEOUT_SECONDS,
@@ -81,10 +82,12 @@ class GroupOffsets:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """The first record at an offset or behind it. ``written_ms``: epoch milliseconds; None when there is no record
-    before the partition's end at ``offset``: markers of transactions and records of aborted ones are none."""
+    before the partition's end at ``offset``: markers of transactions and records of aborted ones are none.
+    ``lifetime``: of the request in it; None without a record."""
 
     offset: int
     written_ms: int | None
+    lifetime: Lifetime | None = None
 
 
 class HeadReader:
@@ -131,8 +134,11 @@ class HeadReader:
                 continue
             if (topic, number) not in heads:
                 assert offset is not None
-                written_ms = message.timestamp()[1] if failure is None else None
-                heads[topic, number] = Head(offset=offset, written_ms=written_ms)
+                heads[topic, number] = (
+                    Head(offset=offset, written_ms=None)
+                    if failure is not None
+                    else Head(offset=offset, written_ms=message.timestamp()[1], lifetime=lifetime_of(message))
+                )
                 self._consumer.pause([TopicPartition(topic, number)])
         # A pause outlives the assignment it was made in.
         self._consumer.resume([TopicPartition(topic, number) for topic, number in heads])

@@ -19,7 +19,7 @@ from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.envelope import NO_JSON, Request, deadline_ms, payload_hints
 from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id
 from forebay_schemas.contract.headers import Header, History, read_history, record_headers, replace_headers
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
@@ -353,7 +353,14 @@ class Replay:
 
 
 def plan_replay(
-    letter: Letter, *, pool: Pool, topic_id: str, now_ms: int, ttl_ms: int | None, replays_max: int
+    letter: Letter,
+    *,
+    pool: Pool,
+    topic_id: str,
+    now_ms: int,
+    ttl_ms: int | None,
+    replays_max: int,
+    default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
 ) -> Replay | Refusal:
     """What a replay at ``now_ms`` (epoch milliseconds) would send, or why there cannot be one.
 
@@ -373,7 +380,8 @@ def plan_replay(
         return Refusal.FOREIGN_TOPIC
     left_ms = ttl_ms
     if left_ms is None:
-        left_ms = deadline_ms(letter.request, tier=letter.tier, first_enqueued_at=now_ms) - now_ms
+        ends_ms = deadline_ms(letter.request, tier=letter.tier, first_enqueued_at=now_ms, default_ttl_ms=default_ttl_ms)
+        left_ms = ends_ms - now_ms
     if left_ms <= 0:
         return Refusal.PAST_DEADLINE
     count = letter.history.replay_count + 1

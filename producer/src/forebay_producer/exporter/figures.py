@@ -12,29 +12,47 @@ from typing import Final
 
 from forebay_producer.cluster.backlog import PartitionState
 from forebay_schemas.contract.coordination import Capacity
-from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
+from forebay_schemas.contract.tier_agreement import Agreement, agreement_of
+from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 
 RISK_MAX: Final = 100.0
 """An autoscaler cannot count with infinity, and would never need a hundred times what runs."""
 
 
+RATIO_MAX: Final = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Age:
+    """Of a partition's oldest request that is not finished. ``seconds``: since its record was written;
+    ``lived_seconds``: since its first enqueue; ``ttl_seconds``: from there to its own deadline, None where it names
+    none: then the default of ``expedited_tier`` counts, or of the tier that it lies in."""
+
+    seconds: float
+    lived_seconds: float
+    ttl_seconds: float | None
+    expedited_tier: Tier | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReading:
-    """A tier's partitions as they were read. ``oldest_age_seconds``: None when nothing waits, or its age is unknown."""
+    """A tier's partitions as they were read. ``ages``: of those in which something waits and its age is known."""
 
     requests: tuple[PartitionState, ...]
     retries: tuple[PartitionState, ...]
-    oldest_age_seconds: float | None
+    ages: tuple[Age, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
     """``wait_seconds``: until a request that came now would start; None while nobody can tell, infinite without a
-    worker. ``risk``: that wait by the allowed one, 0 to `RISK_MAX`."""
+    worker. ``risk``: that wait by the allowed one, 0 to `RISK_MAX`. ``oldest_age_ratio``: the age of a request that is
+    not finished by the time that its own deadline gave it, the largest of the partitions' oldest, 0 to `RATIO_MAX`."""
 
     backlog_records: int
     retry_backlog_records: int
     oldest_age_seconds: float
+    oldest_age_ratio: float
     enqueued: int
     dequeued: int
     partitions: int
@@ -44,13 +62,16 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFigures:
-    """``rate``: requests a second that the workers can serve at their limits; None while nobody can tell."""
+    """``rate``: requests a second that the workers can serve at their limits; None while nobody can tell.
+    ``times``: the pool's deadlines and waits; ``agreement``: what its workers say of them, None without any."""
 
     tiers: Mapping[Tier, TierFigures]
     dead_lettered: int
     workers: int
     limit_requests: int
     rate: float | None
+    times: TierTimes
+    agreement: Agreement | None
 
 
 def serving_rate(workers: Iterable[Capacity]) -> float | None:
@@ -76,12 +97,19 @@ def figures_of(
     workers: Collection[Capacity],
     heard_all: bool,
     before: PoolFigures | None,
+    times: TierTimes,
 ) -> PoolFigures:
     """All figures of a pool. ``workers``: the last that was heard of each; ``heard_all``: whether there is no other.
 
     ``before``: the last figures. What only grows does so, though a commit may know less of what is finished beyond it
     than the one before: Prometheus would take a small step down for a new start from 0, and the rest for growth.
+    ``times``: the deadlines and waits as long as no worker has said them.
     """
+    agreement = agreement_of(workers)
+    if agreement is not None:
+        times = agreement.times
+    elif before is not None:
+        times = before.times
     rate = serving_rate(workers) if workers or heard_all else None
     figures: dict[Tier, TierFigures] = {}
     ahead = 0
@@ -95,18 +123,20 @@ def figures_of(
         # What runs waits for nobody.
         ahead += sum(max(0, state.waiting - state.running) for state in states)
         backlog = sum(state.waiting for state in reading.requests)
-        age_seconds = (reading.oldest_age_seconds or 0.0) if backlog else 0.0
+        ages = reading.ages if backlog else ()
+        age_seconds = max((age.seconds for age in ages), default=0.0)
         wait_seconds = _wait_seconds(ahead, rate)
         figures[tier] = TierFigures(
             backlog_records=backlog,
             retry_backlog_records=sum(state.waiting for state in reading.retries),
             oldest_age_seconds=age_seconds,
+            oldest_age_ratio=max((_age_ratio(age, tier, times) for age in ages), default=0.0),
             enqueued=grown(enqueued, None if old is None else old.enqueued, made_anew=made_anew),
             dequeued=grown(dequeued, None if old is None else old.dequeued, made_anew=made_anew),
             partitions=len(reading.requests),
             wait_seconds=wait_seconds,
             # Nobody can tell while the first requests run: so long they have waited, at least.
-            risk=_risk(age_seconds if wait_seconds is None else wait_seconds, tier),
+            risk=_risk(age_seconds if wait_seconds is None else wait_seconds, times.wait_seconds(tier)),
         )
     return PoolFigures(
         tiers=figures,
@@ -118,6 +148,8 @@ def figures_of(
         workers=len(workers),
         limit_requests=sum(each.share_requests for each in workers if not each.draining),
         rate=rate,
+        times=times,
+        agreement=agreement,
     )
 
 
@@ -134,5 +166,12 @@ def _wait_seconds(ahead: int, rate: float | None) -> float | None:
     return ahead / rate if rate else math.inf
 
 
-def _risk(wait_seconds: float, tier: Tier) -> float:
-    return min(RISK_MAX, wait_seconds / ALLOWED_WAIT_SECONDS[tier])
+def _risk(wait_seconds: float, allowed_seconds: float) -> float:
+    return min(RISK_MAX, wait_seconds / allowed_seconds)
+
+
+def _age_ratio(age: Age, tier: Tier, times: TierTimes) -> float:
+    ttl_seconds = age.ttl_seconds
+    if ttl_seconds is None:
+        ttl_seconds = times.ttl_seconds(age.expedited_tier or tier)
+    return min(RATIO_MAX, age.lived_seconds / ttl_seconds) if ttl_seconds > 0 else RATIO_MAX

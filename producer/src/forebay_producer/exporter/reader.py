@@ -9,9 +9,9 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.cluster.backlog import Heads, partition_state
-from forebay_producer.cluster.offsets_reader import At, GroupOffsets, HeadReader
+from forebay_producer.cluster.offsets_reader import At, GroupOffsets, Head, HeadReader
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
-from forebay_producer.exporter.figures import TierReading
+from forebay_producer.exporter.figures import Age, TierReading
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
@@ -100,15 +100,12 @@ class PoolReader:
         heads = self._heads.of({at: states[at] for tier in TIERS for at in requests[tier]})
         states |= {at: states[at].seen(head) for at, head in heads.items()}
         now_ms = brokers.clock.wall_ms()
-        # By the records' timestamps and this machine's clock.
-        ages = {
-            at: max(0.0, (now_ms - head.written_ms) / 1000) for at, head in heads.items() if head.written_ms is not None
-        }
+        ages = {at: age for at, head in heads.items() if (age := _age(head, now_ms)) is not None}
         tiers = {
             tier: TierReading(
                 requests=tuple(states[at] for at in requests[tier]),
                 retries=tuple(states[at] for at in retries[tier]),
-                oldest_age_seconds=max((ages[at] for at in requests[tier] if at in ages), default=None),
+                ages=tuple(ages[at] for at in requests[tier] if at in ages),
             )
             for tier in TIERS
         }
@@ -186,3 +183,16 @@ class WorkersHeard:
 
 def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[At]:
     return [(topic, number) for topic in topics for number in range(counts[topic])]
+
+
+def _age(head: Head, now_ms: int) -> Age | None:
+    """By the record's timestamps and this machine's clock."""
+    if head.written_ms is None or head.lifetime is None:
+        return None
+    lifetime = head.lifetime
+    return Age(
+        seconds=max(0.0, (now_ms - head.written_ms) / 1000),
+        lived_seconds=max(0.0, (now_ms - lifetime.since_ms) / 1000),
+        ttl_seconds=None if lifetime.ttl_ms is None else lifetime.ttl_ms / 1000,
+        expedited_tier=lifetime.expedited_tier,
+    )

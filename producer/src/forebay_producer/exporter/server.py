@@ -26,6 +26,8 @@ from forebay_producer.exporter.figures import PoolFigures, figures_of
 from forebay_producer.exporter.reader import GONE_SECONDS, Brokers, PoolReader
 from forebay_producer.metrics import ExporterCollector
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.tier_agreement import Agreement, difference
+from forebay_schemas.contract.tiers import TierTimes
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError
 from forebay_schemas.kafka.certificates import certificate_ends
@@ -67,8 +69,14 @@ class PoolState:
 class Exporter:
     """Reads the pools, in a thread of its own, until `stop`."""
 
-    def __init__(self, connection: KafkaConnection, *, pools: Sequence[Pool], clock: Clock) -> None:
-        """Raises ``UsageError`` for properties that the client does not take; the brokers are not asked yet."""
+    def __init__(
+        self, connection: KafkaConnection, *, pools: Sequence[Pool], tier_times: TierTimes, clock: Clock
+    ) -> None:
+        """Raises ``UsageError`` for properties that the client does not take; the brokers are not asked yet.
+
+        ``tier_times``: of a pool as long as no worker of it was heard.
+        """
+        self._tier_times = tier_times
         self._clock = clock
         self.certificate_ends: Final = certificate_ends(connection.properties)
         self._brokers = Brokers(connection, clock=clock)
@@ -76,6 +84,7 @@ class Exporter:
         self._states = {pool.name: PoolState(trouble="not read yet") for pool in pools}
         self._heartbeat = clock.monotonic()
         self._has_told_of_failure = False
+        self._differing: dict[str, frozenset[str]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="exporter", daemon=True)
 
@@ -167,8 +176,22 @@ class Exporter:
             workers=followed.workers(pool),
             heard_all=listened_seconds >= GONE_SECONDS,
             before=before.figures,
+            times=self._tier_times,
         )
+        self._tell_who_differs(pool, figures.agreement)
         return PoolState(trouble=None, figures=figures, read_at=self._clock.monotonic())
+
+    def _tell_who_differs(self, pool: Pool, agreement: Agreement | None) -> None:
+        differing = {} if agreement is None else agreement.differing
+        if agreement is not None and differing.keys() - self._differing.get(pool.name, frozenset()):
+            log.warning(
+                "workers of a pool have different deadlines or waits; those of the one that started last count",
+                pool=pool.name,
+                counts=agreement.worker,
+                differs={worker: difference(times, agreement.times) for worker, times in differing.items()},
+                fix="give all workers of the pool the same FOREBAY_TIER_TTL_MS and FOREBAY_TIER_WAIT_MS",
+            )
+        self._differing[pool.name] = frozenset(differing)
 
     def _failed(self, pool: Pool, trouble: str) -> None:
         before = self._states[pool.name]

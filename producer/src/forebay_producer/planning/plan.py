@@ -14,11 +14,11 @@ from typing import Final
 import msgspec
 
 from forebay_producer.planning.waits import DAY_SECONDS, Flood, Flow, floods, waits
-from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, WAIT_SHARE, Tier
 from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.errors import UsageError
 
-ALLOWED_SHARE: Final = 0.6
+ALLOWED_SHARE: Final = WAIT_SHARE
 """Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
 LATE_DEVIATIONS: Final = 1.64
 """Of 20 sums of chance one is further above its mean than so many standard deviations."""
@@ -39,12 +39,19 @@ RECORD_OVERHEAD_BYTES: Final = 300
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A tier's requests. ``per_second``: the day's mean; ``peak_factor`` times that for ``peak_seconds`` a day."""
+    """A tier's requests. ``per_second``: the day's mean; ``peak_factor`` times that for ``peak_seconds`` a day.
+    ``tolerated_seconds``: how long one may wait; `ALLOWED_SHARE` of the deadline unless given."""
 
     per_second: float
     peak_factor: float = 1.0
     peak_seconds: float = 0.0
     deadline_seconds: float
+    tolerated_seconds: float | None = None
+
+    @property
+    def allowed_wait_seconds(self) -> float:
+        shared = ALLOWED_SHARE * self.deadline_seconds
+        return shared if self.tolerated_seconds is None else self.tolerated_seconds
 
     @property
     def peak_per_second(self) -> float:
@@ -222,7 +229,7 @@ def _tiers(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> dict[
     above = 0.0
     for tier, peak, wait in zip(present, peaks, by_chance, strict=True):
         load = demand.loads[tier]
-        allowed = ALLOWED_SHARE * load.deadline_seconds
+        allowed = load.allowed_wait_seconds
         left = capacity - above
         above += peak
         lasts = load.peak_seconds or DAY_SECONDS
@@ -252,8 +259,8 @@ def _tier_is_kept(demand: Demand, tier: Tier, *, by_chance_seconds: float, flood
     if tier is Tier.LOW:
         # Hours are allowed: what chance adds to the flood is none of its matter, nor finite while higher tiers flood.
         is_drained = demand.drain_seconds is None or flood.drained_seconds <= demand.drain_seconds
-        return is_drained and flood.wait_seconds <= ALLOWED_SHARE * demand.loads[tier].deadline_seconds
-    return flood.wait_seconds + by_chance_seconds <= ALLOWED_SHARE * demand.loads[tier].deadline_seconds
+        return is_drained and flood.wait_seconds <= demand.loads[tier].allowed_wait_seconds
+    return flood.wait_seconds + by_chance_seconds <= demand.loads[tier].allowed_wait_seconds
 
 
 def _is_kept(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> bool:
@@ -277,9 +284,7 @@ def _breaks(demand: Demand, *, engines: int, partitions: int) -> tuple[Growth, .
 
     checks: list[tuple[str, Callable[[float], bool]]] = []
     for tier in (one for one in TIERS if one in demand.loads):
-        what = (
-            f"{tier} waits longer than the {shown_seconds(ALLOWED_SHARE * demand.loads[tier].deadline_seconds)} it may"
-        )
+        what = f"{tier} waits longer than the {shown_seconds(demand.loads[tier].allowed_wait_seconds)} it may"
         if tier is Tier.LOW:
             what += ", or does not drain in a day"
             if demand.drain_seconds is not None:
@@ -300,6 +305,7 @@ def _grown(demand: Demand, factor: float, *, engines: int) -> dict[Tier, TierPla
             peak_factor=load.peak_factor,
             peak_seconds=load.peak_seconds,
             deadline_seconds=load.deadline_seconds,
+            tolerated_seconds=load.tolerated_seconds,
         )
         for tier, load in demand.loads.items()
     }
@@ -358,7 +364,9 @@ def _assumes(demand: Demand) -> tuple[str, ...]:
         f"each in {demand.service.seconds:.2f} s, whatever its tier",
         "requests come at random, and the peaks of all tiers at the same time, once a day",
         "high goes before mid before low; shares, reserves, drops and retries are left out",
-        f"a request may wait for {ALLOWED_SHARE:.0%} of its deadline",
+        f"a request may wait for {ALLOWED_SHARE:.0%} of its deadline"
+        if all(load.tolerated_seconds is None for load in demand.loads.values())
+        else "a request may wait for as long as its tier tolerates",
         f"bodies of {demand.request_bytes:,} bytes in and {demand.result_bytes:,} out, "
         f"{demand.replication} replicas, nothing compressed",
     )
@@ -408,11 +416,6 @@ def shown_seconds(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.3g} s"
-
-
-def default_deadline_seconds(tier: Tier) -> float:
-    """That of a request that names none."""
-    return DEFAULT_TTL_MS[tier] / 1000
 
 
 def _finite(seconds: float) -> float | None:

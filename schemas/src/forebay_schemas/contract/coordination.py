@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier, TierTimes, tier_times
 
 LEASE_SECONDS = 10.0
 """A new owner withholds what it was handed over for so long after it last heard that it still runs."""
@@ -88,6 +88,7 @@ _Counter = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _PerSecond = Annotated[float, msgspec.Meta(ge=0, le=PER_SECOND_MAX)]
 _ServiceSeconds = Annotated[float, msgspec.Meta(ge=SERVICE_SECONDS_MIN, le=SECONDS_MAX)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
+_Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=TTL_MS_MAX)]
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     ``dropped_total``: given up for their deadlines. ``cuts_total``: how often the backend itself made it cut its limit.
     ``fitted_seconds``: what it has learnt that a step of the engine takes, a sequence in it, and a prompt token in it;
     None before the first answer.
+    ``tier_ttl_ms`` and ``tier_wait_ms``: the deadlines it gives to requests that name none, and the waits it tolerates;
+    a worker of a version that does not say them has the defaults.
     ``incarnation``: epoch milliseconds of its process's start, so that two processes of one id are two. ``sequence``
     counts that process's records up. A record of which any figure is out of its bounds is none.
     """
@@ -119,9 +122,16 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     dropped_total: _Counter = 0
     cuts_total: _Counter = 0
     fitted_seconds: tuple[_Seconds, _Seconds, _Seconds] | None = None
+    tier_ttl_ms: dict[Tier, _Milliseconds] = {}
+    tier_wait_ms: dict[Tier, _Milliseconds] = {}
     incarnation: _Counter = 0
     sequence: _Counter = 0
     kind: Literal["capacity"] = "capacity"
+
+    @property
+    def times(self) -> TierTimes:
+        """The worker's deadlines and waits, by tier."""
+        return tier_times(self.tier_ttl_ms, self.tier_wait_ms)
 
 
 _encoder = msgspec.json.Encoder()

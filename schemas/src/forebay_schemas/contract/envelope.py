@@ -146,17 +146,20 @@ def tier_for(request: Request) -> Tier:
     return tier_of(priority) if isinstance(priority, int) else Tier(priority)
 
 
-def deadline_ms(request: Request, *, tier: Tier, first_enqueued_at: int) -> int:
+def deadline_ms(
+    request: Request, *, tier: Tier, first_enqueued_at: int, default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS
+) -> int:
     """Epoch milliseconds on the broker's clock after which the request's outcome is worth nothing.
 
     ``ttl_ms`` wins over ``expire_at``, which wins over the tier's default. With ``sent_at`` beside it, ``expire_at``
     counts from the first enqueue as well, so a client whose clock is wrong expires nothing. However late ``expire_at``
-    is, the deadline lies at most ``TTL_MS_MAX`` after ``first_enqueued_at`` (epoch milliseconds).
+    is, the deadline lies at most ``TTL_MS_MAX`` after ``first_enqueued_at`` (epoch milliseconds). ``default_ttl_ms``:
+    the pool's defaults (`TierTimes.ttl_ms`).
     """
     if request.ttl_ms is not None:
         return first_enqueued_at + request.ttl_ms
     if request.expire_at is None:
-        return first_enqueued_at + DEFAULT_TTL_MS[tier]
+        return first_enqueued_at + default_ttl_ms[tier]
     wanted = request.expire_at
     if request.sent_at is not None:
         wanted += first_enqueued_at - request.sent_at

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Set
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes, tier_times
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError, without_credentials
 from forebay_schemas.formats.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
@@ -46,6 +47,8 @@ KNOWN_VARIABLES: Final = frozenset(
         "SCHEMA_REGISTRY_PROPERTIES",
         "LOG_LEVEL",
         "TRACES",
+        "TIER_TTL_MS",
+        "TIER_WAIT_MS",
         # producer
         "CODEC",
         "DELIVERY_TIMEOUT_SECONDS",
@@ -94,6 +97,8 @@ KNOWN_VARIABLES: Final = frozenset(
 _KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 _KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
 
+_Milliseconds = Annotated[int, Field(strict=True, ge=1, le=TTL_MS_MAX)]
+
 
 class CommonSettings(BaseSettings):
     """What producer and worker both need to know. Made by `load_settings`."""
@@ -125,6 +130,16 @@ class CommonSettings(BaseSettings):
     )
     traces: TracesSwitch = Field(
         default="auto", description="OpenTelemetry spans: on, off, or auto: where an OTEL_ variable names an endpoint"
+    )
+    tier_ttl_ms: dict[Tier, _Milliseconds] = Field(
+        default_factory=dict,
+        description="Deadlines of requests that name none, in milliseconds by tier (high 5000, mid 30000, low 86400000 "
+        'unless given; 7 days at most), as JSON: {"high": 60000}',
+    )
+    tier_wait_ms: dict[Tier, _Milliseconds] = Field(
+        default_factory=dict,
+        description="Waits that a tier tolerates before a request starts, in milliseconds (60 % of its deadline unless "
+        'given, for high 3000 at most), as JSON: {"high": 10000}',
     )
 
     # What `load_settings` hands to the sources, which pydantic makes per class.
@@ -189,6 +204,19 @@ class CommonSettings(BaseSettings):
         )
         return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch, tokens=tokens)
 
+    def tier_times(self) -> TierTimes:
+        """What the pool grants each tier. Raises ``UsageError`` where a wait is no shorter than the deadline."""
+        times = tier_times(self.tier_ttl_ms, self.tier_wait_ms)
+        for tier in TIERS:
+            wait_ms, ttl_ms = times.wait_ms[tier], times.ttl_ms[tier]
+            if tier in self.tier_wait_ms and wait_ms >= ttl_ms:
+                raise UsageError(
+                    ENV_PREFIX + "TIER_WAIT_MS",
+                    f"is {wait_ms} for {tier}, whose deadline is {ttl_ms} (FOREBAY_TIER_TTL_MS)",
+                    fix="lower it, or raise that: what is left of the deadline is for the execution",
+                )
+        return times
+
     def schema_registry(self) -> SchemaRegistry | None:
         """The Schema Registry, if one is configured. Raises ``UsageError`` for a bad properties file."""
         if self.schema_registry_properties is not None:
@@ -232,7 +260,7 @@ def load_settings(
     known_in = {"toml_path": config, "variables": variables, "__module__": cls.__module__}
     source = type(cls.__name__, (cls,), known_in)
     try:
-        return source(**given)  # type: ignore[no-any-return]
+        settings = source(**given)
     except ValidationError as error:
         # Its context would show what was given, secrets included.
         raise _explain(cls, error, given=given, variables=variables, config=config) from None
@@ -246,6 +274,8 @@ def load_settings(
         raise UsageError("--config", f"{config} is not UTF-8", fix="save it as UTF-8") from None
     except ValueError as error:  # tomllib's
         raise UsageError("--config", f"{config} is not TOML: {error}", fix="correct that line") from None
+    settings.tier_times()
+    return settings  # type: ignore[no-any-return]
 
 
 def _our_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -7,12 +7,24 @@ import math
 import pytest
 
 from forebay_producer.cluster.backlog import PartitionState
-from forebay_producer.exporter.figures import RISK_MAX, PoolFigures, TierReading, figures_of, serving_rate
+from forebay_producer.exporter.figures import (
+    RATIO_MAX,
+    RISK_MAX,
+    Age,
+    PoolFigures,
+    TierReading,
+    figures_of,
+    serving_rate,
+)
 from forebay_schemas.contract.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
+
+LONG = tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000})
 
 
-def worker(share: int, service_seconds: float | None, *, draining: bool = False) -> Capacity:
+def worker(
+    share: int, service_seconds: float | None, *, draining: bool = False, times: TierTimes = DEFAULT_TIER_TIMES
+) -> Capacity:
     return Capacity(
         worker=f"w-{share}",
         backend="engine:8000",
@@ -23,6 +35,9 @@ def worker(share: int, service_seconds: float | None, *, draining: bool = False)
         ended_per_second=0.0,
         service_seconds=service_seconds,
         draining=draining,
+        tier_ttl_ms=dict(times.ttl_ms),
+        tier_wait_ms=dict(times.wait_ms),
+        incarnation=share,
     )
 
 
@@ -37,19 +52,21 @@ def pool(
     retries: int = 0,
     running: int = 0,
     age: float = 0.0,
+    ages: tuple[Age, ...] | None = None,
     heard_all: bool = True,
     done: int = 0,
     before: PoolFigures | None = None,
+    times: TierTimes = DEFAULT_TIER_TIMES,
 ) -> PoolFigures:
     readings = {
         tier: TierReading(
             requests=(partition(waiting.get(tier, 0), done=done, running=running),),
             retries=(partition(retries),),
-            oldest_age_seconds=age,
+            ages=(Age(seconds=age, lived_seconds=age, ttl_seconds=None),) if ages is None else ages,
         )
         for tier in TIERS
     }
-    return figures_of(readings, dead_lettered=done, workers=workers, heard_all=heard_all, before=before)
+    return figures_of(readings, dead_lettered=done, workers=workers, heard_all=heard_all, before=before, times=times)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +130,52 @@ def test_counters_only_grow_until_the_topics_are_made_anew() -> None:
     assert (second.tiers[Tier.HIGH].enqueued, second.tiers[Tier.HIGH].dequeued, second.dead_lettered) == (104, 100, 100)
     third = pool([], {Tier.HIGH: 2}, done=1, before=second)
     assert (third.tiers[Tier.HIGH].enqueued, third.tiers[Tier.HIGH].dequeued, third.dead_lettered) == (3, 1, 1)
+
+
+def aged(seconds: float, ttl_seconds: float | None, *, lived: float | None = None, tier: Tier | None = None) -> Age:
+    lived_seconds = seconds if lived is None else lived
+    return Age(seconds=seconds, lived_seconds=lived_seconds, ttl_seconds=ttl_seconds, expedited_tier=tier)
+
+
+@pytest.mark.parametrize(
+    ("ages", "times", "age_seconds", "ratio"),
+    [
+        ((), DEFAULT_TIER_TIMES, 0.0, 0.0),
+        # A chat that may take a minute and takes 8 s is well; the same without a deadline of its own is late.
+        ((aged(8.0, 60.0),), DEFAULT_TIER_TIMES, 8.0, 8 / 60),
+        ((aged(8.0, None),), DEFAULT_TIER_TIMES, 8.0, 1.6),
+        ((aged(8.0, None),), LONG, 8.0, 8 / 60),
+        # The nearest to its deadline need not be the oldest.
+        ((aged(8.0, 60.0), aged(3.0, 4.0)), LONG, 8.0, 0.75),
+        ((aged(1.0, None, lived=43_200.0, tier=Tier.LOW),), DEFAULT_TIER_TIMES, 1.0, 0.5),
+        ((aged(1.0, 0.0),), DEFAULT_TIER_TIMES, 1.0, RATIO_MAX),
+        ((aged(900.0, 0.1),), DEFAULT_TIER_TIMES, 900.0, RATIO_MAX),
+    ],
+)
+def test_an_age_is_judged_by_the_requests_own_deadline(
+    ages: tuple[Age, ...], times: TierTimes, age_seconds: float, ratio: float
+) -> None:
+    high = pool([worker(4, 2.0, times=times)], {Tier.HIGH: 2}, running=2, ages=ages).tiers[Tier.HIGH]
+    assert (high.oldest_age_seconds, high.oldest_age_ratio) == (age_seconds, pytest.approx(ratio))
+    assert high.risk == 0, "nothing waits"
+
+
+def test_what_is_finished_has_no_age() -> None:
+    high = pool([worker(4, 2.0)], {}, ages=(aged(8.0, 10.0),)).tiers[Tier.HIGH]
+    assert (high.oldest_age_seconds, high.oldest_age_ratio) == (0.0, 0.0)
+
+
+def test_the_workers_tolerated_wait_makes_the_risk() -> None:
+    assert pool([worker(4, 2.0)], {Tier.HIGH: 6}).tiers[Tier.HIGH].risk == 1.0
+    assert pool([worker(4, 2.0, times=LONG)], {Tier.HIGH: 6}).tiers[Tier.HIGH].risk == pytest.approx(0.3)
+
+
+def test_the_workers_deadlines_count_and_stay_when_there_is_none_any_more() -> None:
+    own = tier_times({Tier.HIGH: 9_000}, {})
+    cold = pool([], {}, times=own)
+    assert (cold.times, cold.agreement) == (own, None)
+    mixed = pool([worker(4, 2.0), worker(8, 2.0, times=LONG)], {}, before=cold, times=own)
+    assert mixed.times == LONG
+    assert mixed.agreement is not None
+    assert mixed.agreement.differing == {"w-4": DEFAULT_TIER_TIMES}
+    assert pool([], {}, before=mixed, times=own).times == LONG

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 
 from forebay_producer.cluster.backlog import PartitionState
 from forebay_producer.exporter import server as exporter_module
-from forebay_producer.exporter.figures import TierReading
+from forebay_producer.exporter.figures import Age, TierReading
 from forebay_producer.exporter.reader import GONE_SECONDS
 from forebay_producer.exporter.server import OLD_SECONDS, STUCK_SECONDS, Exporter, ExporterServer
 from forebay_schemas.contract.coordination import Capacity
-from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -29,7 +29,7 @@ GOOD, BAD = Pool("good"), Pool("bad")
 READING = TierReading(
     requests=(PartitionState(first=0, end=3, committed=0, finished_beyond=0, running=0),),
     retries=(),
-    oldest_age_seconds=1.0,
+    ages=(Age(seconds=1.0, lived_seconds=1.0, ttl_seconds=None),),
 )
 
 
@@ -90,7 +90,12 @@ def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def make(clock: ManualClock, *pools: Pool) -> Exporter:
-    return Exporter(KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={}), pools=pools, clock=clock)
+    return Exporter(
+        KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={}),
+        pools=pools,
+        tier_times=DEFAULT_TIER_TIMES,
+        clock=clock,
+    )
 
 
 def page(server: ExporterServer, path: str) -> tuple[int, str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import Field, SecretStr
 
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, tier_times
 from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.runtime.settings import CommonSettings, load_settings
 
@@ -104,6 +105,13 @@ def test_an_error_names_where_the_wrong_value_came_from(
         ("FOREBAY_BOOTSTRAP_SERVERS", "a:1,", "'' is not host:port"),
         ("FOREBAY_BIZ_PATHS", "{", "is not JSON"),
         ("FOREBAY_BIZ_PATHS", "[1]", "should be a JSON object or a TOML table"),
+        ("FOREBAY_TIER_TTL_MS", "60000", "should be a JSON object or a TOML table"),
+        ("FOREBAY_TIER_TTL_MS", '{"urgent": 60000}', "input should be 'high', 'mid' or 'low'"),
+        ("FOREBAY_TIER_TTL_MS", '{"high": 0}', "input should be greater than or equal to 1"),
+        ("FOREBAY_TIER_TTL_MS", '{"low": 604800001}', "input should be less than or equal to 604800000"),
+        ("FOREBAY_TIER_TTL_MS", '{"high": "60s"}', "input should be a valid integer"),
+        ("FOREBAY_TIER_TTL_MS", '{"high": true}', "input should be a valid integer"),
+        ("FOREBAY_TIER_WAIT_MS", '{"high": 2.5}', "input should be a valid integer"),
     ],
 )
 def test_a_wrong_value_is_refused_at_load(sources: Sources, variable: str, value: str, problem: str) -> None:
@@ -222,3 +230,30 @@ def test_the_pool_and_the_connection_come_ready_made(sources: Sources) -> None:
     settings = sources.load(pool="p", bootstrap_servers="a:1 , b:2")
     assert settings.pool_topics().results == "forebay.p.results"
     assert settings.connection().bootstrap_servers == "a:1,b:2"
+
+
+def test_deadlines_and_waits_of_tiers_come_from_a_variable_or_a_table(sources: Sources) -> None:
+    for settings in (
+        sources.load(env={"FOREBAY_TIER_TTL_MS": '{"high": 60000}', "FOREBAY_TIER_WAIT_MS": '{"high": 10000}'}),
+        sources.load(toml="[tier_ttl_ms]\nhigh = 60000\n[tier_wait_ms]\nhigh = 10000"),
+    ):
+        assert settings.tier_times() == tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000})
+    assert sources.load().tier_times() == DEFAULT_TIER_TIMES
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({"FOREBAY_TIER_WAIT_MS": '{"high": 5000}'}, "is 5000 for high, whose deadline is 5000 (FOREBAY_TIER_TTL_MS)"),
+        (
+            {"FOREBAY_TIER_TTL_MS": '{"mid": 10000}', "FOREBAY_TIER_WAIT_MS": '{"mid": 18000}'},
+            "is 18000 for mid, whose deadline is 10000 (FOREBAY_TIER_TTL_MS)",
+        ),
+    ],
+)
+def test_a_wait_that_leaves_no_time_for_the_execution_is_refused(
+    sources: Sources, env: dict[str, str], problem: str
+) -> None:
+    error = sources.refused(env=env)
+    assert (error.field, error.problem) == ("FOREBAY_TIER_WAIT_MS", problem)
+    assert error.fix == "lower it, or raise that: what is left of the deadline is for the execution"

@@ -15,7 +15,7 @@ from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.reasons import Reason, Status
 from forebay_schemas.contract.results import Result, decode_result
-from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes, tier_times
 from forebay_worker.answers.verdict import reason_of_status
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.dispatch.dispatcher import (
@@ -52,7 +52,14 @@ BUFFER_BYTES = 3 * 1_000_000
 class Stage:
     """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end."""
 
-    def __init__(self, *, limit: int = 4, buffer_bytes_max: int = BUFFER_BYTES, retries_max: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int = 4,
+        buffer_bytes_max: int = BUFFER_BYTES,
+        retries_max: int = 0,
+        tier_times: TierTimes = DEFAULT_TIER_TIMES,
+    ) -> None:
         self.clock = ManualClock()
         self.producer = MemoryProducer()
         self.stats = Stats()
@@ -68,6 +75,7 @@ class Stage:
             stats=self.stats,
             buffer_bytes_max=buffer_bytes_max,
             retries_max=retries_max,
+            tier_times=tier_times,
         )
 
     def accept(self, *works: Work) -> None:
@@ -791,6 +799,13 @@ def test_the_lookahead_follows_the_rate_up_to_the_buffers_bytes() -> None:
     low = stage.dispatcher.lookahead.credits[Tier.LOW]
     assert low.capacity_records == 1_000_000 // 1_500
     assert stage.dispatcher.lookahead.credits[Tier.HIGH].capacity_records == 100 * 5
+
+
+def test_the_lookahead_reaches_as_far_as_the_tiers_deadline() -> None:
+    stage = Stage(limit=1000, buffer_bytes_max=60_000_000, tier_times=tier_times({Tier.HIGH: 60_000}, {}))
+    served_for(stage, 2, per_second=100, assignment=make_assignment(Tier.HIGH))
+    stage.tick(0.1)
+    assert stage.dispatcher.lookahead.credits[Tier.HIGH].capacity_records == 100 * 60
 
 
 def served_for(stage: Stage, seconds: int, *, per_second: int, assignment: Assignment) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier, tier_times
 from forebay_worker.dispatch.overload import (
     ACT_SECONDS,
     DOWN_SECONDS,
@@ -230,3 +230,10 @@ def test_every_level_sheds_less_urgent_tiers_first() -> None:
     order = {tier: rank for rank, tier in enumerate(TIERS)}
     for tiers in SHED_TIERS.values():
         assert [order[tier] for tier in tiers] == sorted((order[tier] for tier in tiers), reverse=True)
+
+
+def test_what_a_tier_tolerates_is_a_setting() -> None:
+    ladder = OverloadLadder(tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000}))
+    climb(ladder, lambda second: high(6.9 if second < 10 else 7.1), 12)
+    assert ladder.level is SHED_LOW
+    assert ladder.cause == "a new high request waits 7.10 s, 71% of the 10 s tolerated; 70% is too much"

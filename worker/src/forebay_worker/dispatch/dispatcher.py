@@ -16,7 +16,7 @@ import structlog
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_worker.dispatch.blame import Blame, Cause, Kind, kind_of
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.failure_policy import FailurePolicy, Verdicts
@@ -87,6 +87,7 @@ class Dispatcher:
         buffer_bytes_max: int,
         retries_max: int,
         failures: FailurePolicy | None = None,
+        tier_times: TierTimes = DEFAULT_TIER_TIMES,
         tracing: Tracing = NO_TRACING,
     ) -> None:
         """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
@@ -113,7 +114,12 @@ class Dispatcher:
         self._stats = stats
         self._tracing = tracing
         self._attempts_max = retries_max + 1
-        self.lookahead = Lookahead(lanes=lanes, lane_bytes_max=buffer_bytes_max // len(TIERS), now=clock.monotonic())
+        self.lookahead = Lookahead(
+            lanes=lanes,
+            lane_bytes_max=buffer_bytes_max // len(TIERS),
+            tier_times=tier_times,
+            now=clock.monotonic(),
+        )
         self._in_trouble = False
         self._said_cause: Cause | None = None
         self._say_trouble_at = 0.0

@@ -3,7 +3,7 @@ thread uses it."""
 
 from __future__ import annotations
 
-from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 from forebay_worker.lanes.lanes import RECORD_OVERHEAD_BYTES, Lanes
 from forebay_worker.partition.credit import Credit
 
@@ -22,13 +22,14 @@ that a lane counts as overfull its intake pauses and throws away what it has fet
 class Lookahead:
     """Allows each tier what could start before the tier's usual deadline, 256 records at least, within its bytes."""
 
-    def __init__(self, *, lanes: Lanes, lane_bytes_max: int, now: float) -> None:
+    def __init__(self, *, lanes: Lanes, lane_bytes_max: int, tier_times: TierTimes, now: float) -> None:
         self.credits = {tier: Credit(capacity_records=LOOKAHEAD_RECORDS_MIN) for tier in TIERS}
         self.retry_credits = {tier: Credit(capacity_records=RETRY_ROOM_RECORDS) for tier in TIERS}
         self.rate_per_second = 0.0
         """Requests that the backend got done lately."""
         self._lanes = lanes
         self._lane_bytes_max = lane_bytes_max
+        self._tier_times = tier_times
         self._since = now
         self._count = 0
         self.allow_all()
@@ -53,7 +54,7 @@ class Lookahead:
     def allow(self, tier: Tier) -> None:
         """Lets a tier's intakes take what there is room for now."""
         lane = self._lanes[tier]
-        wanted = int(self.rate_per_second * DEFAULT_TTL_MS[tier] / 1000)
+        wanted = int(self.rate_per_second * self._tier_times.ttl_seconds(tier))
         mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
         bytes_max = self._lane_bytes_max
         capacity = max(LOOKAHEAD_RECORDS_MIN, min(wanted, bytes_max // mean_bytes))

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_worker.request.work import Work
 
-TOLERATED_SECONDS: Final[Mapping[Tier, float]] = {tier: ALLOWED_WAIT_SECONDS[tier] for tier in (Tier.HIGH, Tier.MID)}
-"""How long a tier's requests may wait before others are shed. Nothing is shed for low: it is there to wait."""
+SHED_FOR: Final = (Tier.HIGH, Tier.MID)
+"""The tiers whose waits have others shed. Nothing is shed for low: it is there to wait."""
 
 UP_SHARE: Final = 0.7
 """Of what is tolerated, from where it goes up."""
@@ -94,7 +94,8 @@ def estimated_waits(work_ahead: Mapping[Tier, float], *, served_per_second: floa
 class OverloadLadder:
     """Goes up while a tier waits for more than 70 % of what it tolerates, down when all wait for less than half."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier_times: TierTimes = DEFAULT_TIER_TIMES) -> None:
+        self._tolerated_seconds = {tier: tier_times.wait_seconds(tier) for tier in SHED_FOR}
         self.level = OverloadLevel.NORMAL
         self.steps: deque[OverloadStep] = deque(maxlen=STEPS_KEPT)
         self.steps_total: dict[str, int] = {"up": 0, "down": 0}
@@ -135,7 +136,7 @@ class OverloadLadder:
 
         Without any estimate (a backend that serves nobody has no pace) the level stays as it is.
         """
-        shares = {tier: waits[tier] / seconds for tier, seconds in TOLERATED_SECONDS.items() if tier in waits}
+        shares = {tier: waits[tier] / seconds for tier, seconds in self._tolerated_seconds.items() if tier in waits}
         if not shares:
             self._tight_since = self._calm_since = None
             return None
@@ -154,7 +155,7 @@ class OverloadLadder:
         return None
 
     def _go(self, level: OverloadLevel, now_ms: int, tier: Tier, wait_seconds: float) -> OverloadStep:
-        tolerated_seconds = TOLERATED_SECONDS[tier]
+        tolerated_seconds = self._tolerated_seconds[tier]
         share = f"a new {tier} request waits {wait_seconds:.2f} s, {wait_seconds / tolerated_seconds:.0%} of the "
         limit = (
             f"{UP_SHARE:.0%} is too much" if level > self.level else f"under {DOWN_SHARE:.0%} for {DOWN_SECONDS:g} s"

@@ -12,7 +12,7 @@ from typing import Final
 
 from forebay_schemas.contract.envelope import Request, deadline_ms, priority_in
 from forebay_schemas.contract.envelope_problems import request_id_in_key
-from forebay_schemas.contract.tiers import DEFAULT_PRIORITY
+from forebay_schemas.contract.tiers import DEFAULT_PRIORITY, Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX, REQUEST_BYTES_MAX
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendingError, too_large
@@ -25,10 +25,11 @@ NOTHING_AHEAD: Final[Ahead] = MappingProxyType({})
 
 
 class Decoding:
-    """Decodes what it is given by ``envelopes``. Never raises."""
+    """Decodes what it is given by ``envelopes``. Never raises. ``default_ttl_ms``: `TierTimes.ttl_ms`."""
 
-    def __init__(self, envelopes: EnvelopeReader) -> None:
+    def __init__(self, envelopes: EnvelopeReader, *, default_ttl_ms: Mapping[Tier, int]) -> None:
         self._envelopes = envelopes
+        self._default_ttl_ms = default_ttl_ms
 
     def ahead(self, records: Sequence[Record]) -> Ahead:
         """Those of the records that schemas of others wrote, decoded together; without what could not be decoded yet.
@@ -72,7 +73,9 @@ class Decoding:
         else:
             # Behind all others of the high tier it would not be expedited.
             work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
-        work.deadline_ms = deadline_ms(found, tier=tier, first_enqueued_at=work.first_enqueued_at)
+        work.deadline_ms = deadline_ms(
+            found, tier=tier, first_enqueued_at=work.first_enqueued_at, default_ttl_ms=self._default_ttl_ms
+        )
         return True
 
 

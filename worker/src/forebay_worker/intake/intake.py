@@ -8,7 +8,7 @@ client freed without handing them over would be committed past.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
@@ -70,12 +70,13 @@ class Intake:
         look: Callable[[int], Look],
         answer: Callable[[ControlAction, str, ControlOutcome], None],
         quiet: Quiet,
+        default_ttl_ms: Mapping[Tier, int],
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
     ) -> None:
         self.name = name
         self._explain = explain
         self._first = sources[0]
-        self._decoding = Decoding(envelopes)
+        self._decoding = Decoding(envelopes, default_ttl_ms=default_ttl_ms)
         self._clock = clock
         self._deliver = deliver
         self._peers = peers

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination.handover import HandOvers
 from forebay_worker.dispatch.blame import Cause
@@ -48,6 +48,8 @@ class TierGauges:
     estimated_wait_seconds: float | None
     estimate_error_ratio: float | None
     settled: int
+    deadline_seconds: float
+    allowed_wait_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +129,12 @@ def gather(
         handed_over_taken=sum(intake.taken_over_count for intake in intakes.values()),
         results_looks={"completed": results_reader.completed_count, "given_up": results_reader.given_up_count},
         results_look_seconds=results_reader.look_seconds,
-        tiers=_tiers(dispatcher, intakes),
+        tiers=_tiers(dispatcher, intakes, settings.tier_times()),
         intakes={name: _of_intake(intake, now) for name, intake in intakes.items()},
     )
 
 
-def _tiers(dispatcher: Dispatcher, intakes: Mapping[str, Intake]) -> dict[Tier, TierGauges]:
+def _tiers(dispatcher: Dispatcher, intakes: Mapping[str, Intake], times: TierTimes) -> dict[Tier, TierGauges]:
     waits, work_seconds = dispatcher.shedder.waits(), dispatcher.shedder.work_seconds()
     found = {}
     for tier in TIERS:
@@ -147,6 +149,8 @@ def _tiers(dispatcher: Dispatcher, intakes: Mapping[str, Intake]) -> dict[Tier, 
             estimated_wait_seconds=waits.get(tier),
             estimate_error_ratio=dispatcher.estimates.error_ratio(tier),
             settled=sum(intake.settled_records[tier] for intake in intakes.values()),
+            deadline_seconds=times.ttl_seconds(tier),
+            allowed_wait_seconds=times.wait_seconds(tier),
         )
     return found
 

@@ -140,6 +140,8 @@ _LOOP_OWNED: Final = (
         "Executions longer or shorter than predicted, by how much of their length: mean of the last 200; NaN before",
         "tier",
     ),
+    gauge("forebay_tier_deadline_seconds", "The deadline that this worker gives to requests that name none", "tier"),
+    gauge("forebay_allowed_wait_seconds", "How long one may wait before it starts, by this worker's settings", "tier"),
     gauge("forebay_held_records", "Records received that must not start yet", "intake"),
     gauge("forebay_assigned_partitions", "Partitions this worker owns", "intake"),
     gauge("forebay_unfinished_records", "Records received whose offset is not yet committable", "intake"),
@@ -176,6 +178,8 @@ _BY_TIER: Final = {
     "forebay_lane_work_seconds": "lane_work_seconds",
     "forebay_estimated_wait_seconds": "estimated_wait_seconds",
     "forebay_estimate_error_ratio": "estimate_error_ratio",
+    "forebay_tier_deadline_seconds": "deadline_seconds",
+    "forebay_allowed_wait_seconds": "allowed_wait_seconds",
     "forebay_settled_total": "settled",
 }
 

@@ -245,6 +245,7 @@ def _planner(session: Session, reader: DeadLetterReader, asked: _Asked, *, handl
         ttl_ms=asked.ttl_ms,
         replays_max=asked.replays_max,
         limit=asked.limit,
+        tier_times=session.settings.tier_times(),
     )
 
 

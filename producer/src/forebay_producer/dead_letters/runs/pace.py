@@ -1,9 +1,10 @@
 """How fast replays may be sent: at a rate, and behind live traffic. Pure.
 
-A tier tolerates so long a wait: high 3 s, mid 60 % of its default deadline, low any. A replay joins its tier's queue,
-so all that come after it there and in the tiers below wait longer. Replays go only while nobody's wait grows beyond
-what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what has not been started in a tier
-and those above it, by the rate at which the pool's workers finish requests, as measured while they had some.
+A tier tolerates so long a wait: high and mid as the settings say (`TierTimes.wait_ms`), low any. A replay joins its
+tier's queue, so all that come after it there and in the tiers below wait longer. Replays go only while nobody's wait
+grows beyond what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what has not been
+started in a tier and those above it, by the rate at which the pool's workers finish requests, as measured while they
+had some.
 """
 
 from __future__ import annotations
@@ -13,15 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
-
-WAIT_SHARE: Final = 0.6
-WAIT_SECONDS_MAX: Final[Mapping[Tier, float]] = {
-    Tier.HIGH: 3.0,
-    Tier.MID: WAIT_SHARE * DEFAULT_TTL_MS[Tier.MID] / 1000,
-    Tier.LOW: math.inf,
-}
-"""The wait that live traffic of each tier tolerates."""
+from forebay_schemas.contract.tiers import TIERS, WAIT_SHARE, Tier, TierTimes
 
 UNMEASURED_RECORDS_MAX: Final = 10
 """So many may wait while it is not known how fast they go."""
@@ -77,7 +70,8 @@ class Load:
 class BacklogFollower:
     """Says how many replays a tier takes. Until it has seen a first `Load` it takes none."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier_times: TierTimes) -> None:
+        self._tolerated_seconds = {tier: tier_times.wait_seconds(tier) for tier in TIERS} | {Tier.LOW: math.inf}
         self._load: Load | None = None
         self._sent: dict[Tier, int] = dict.fromkeys(TIERS, 0)
         self._moved_at_seconds = 0.0
@@ -120,13 +114,13 @@ class BacklogFollower:
         least = 0 if ahead else 1
         rate = self.finished_per_second
         if rate is None or rate < STANDSTILL_PER_SECOND:
-            if WAIT_SECONDS_MAX[tier] == math.inf:
+            if self._tolerated_seconds[tier] == math.inf:
                 return _ANY
             return max(least, UNMEASURED_RECORDS_MAX - ahead if rate is None else 0)
-        room = max(least, min(WAIT_SHARE * ttl_seconds, WAIT_SECONDS_MAX[tier]) * rate - ahead)
+        room = max(least, min(WAIT_SHARE * ttl_seconds, self._tolerated_seconds[tier]) * rate - ahead)
         for lower in TIERS[TIERS.index(tier) + 1 :]:
             if load.waiting[lower]:
-                room = min(room, WAIT_SECONDS_MAX[lower] * rate - self._waiting(lower))
+                room = min(room, self._tolerated_seconds[lower] * rate - self._waiting(lower))
         return max(0, int(min(room, _ANY)))
 
     @property

@@ -19,7 +19,7 @@ from forebay_producer.dead_letters.runs.pace import BacklogFollower, Load, RateL
 from forebay_producer.dead_letters.runs.replayer import BATCH_BYTES_MAX, BATCH_LETTERS_MAX, Replayer
 from forebay_producer.dead_letters.selection import Selection
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError
 
@@ -83,6 +83,7 @@ class Planner:
         ttl_ms: int | None,
         replays_max: int,
         limit: int | None,
+        tier_times: TierTimes,
     ) -> None:
         self._selection = selection
         self._pool = pool
@@ -92,6 +93,7 @@ class Planner:
         self._ttl_ms = ttl_ms
         self._replays_max = replays_max
         self._limit = limit
+        self.tier_times = tier_times
         self._planned = Turns()
         self.tally = Tally(not_found=set(selection.ids))
 
@@ -121,6 +123,7 @@ class Planner:
             now_ms=self._clock.wall_ms(),
             ttl_ms=self._ttl_ms,
             replays_max=self._replays_max,
+            default_ttl_ms=self.tier_times.ttl_ms,
         )
         if isinstance(plan, Refusal):
             tally.refuse(letter, plan)
@@ -163,7 +166,7 @@ class ReplayJob:
         self._tell = tell
         now = clock.monotonic()
         self._rate = RateLimit(per_second=rate_per_second, now=now)
-        self._follower = BacklogFollower()
+        self._follower = BacklogFollower(planner.tier_times)
         self._look_at = now
         self._batch_letters = max(1, min(BATCH_LETTERS_MAX, int(rate_per_second / 2)))
         self._waiting_since: float | None = None

@@ -14,7 +14,7 @@ from forebay_producer.dead_letters.runs.pace import (
 )
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result
-from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, tier_times
 from unit.producer.dead_letters.test_letter import letter, plan
 
 HIGH, MID, LOW = Tier.HIGH, Tier.MID, Tier.LOW
@@ -23,7 +23,7 @@ DAY_SECONDS = 86_400.0
 
 def follower(*, high: int = 0, mid: int = 0, low: int = 0, finished_per_second: float | None = None) -> BacklogFollower:
     """One that has seen the pool finish so many a second, and so many waiting now."""
-    made = BacklogFollower()
+    made = BacklogFollower(DEFAULT_TIER_TIMES)
     waiting = {HIGH: high, MID: mid, LOW: low}
     if finished_per_second is not None:
         made.observe(Load(at_seconds=0, waiting={HIGH: 1, MID: 0, LOW: 0}, finished=0))
@@ -62,7 +62,7 @@ def follower(*, high: int = 0, mid: int = 0, low: int = 0, finished_per_second: 
         (follower(mid=4, finished_per_second=0), LOW, 60, 1_000_000),
         # Somebody must go first.
         (follower(finished_per_second=0), MID, 60, 1),
-        (BacklogFollower(), LOW, 60, 0),
+        (BacklogFollower(DEFAULT_TIER_TIMES), LOW, 60, 0),
     ],
 )
 def test_a_tier_takes_replays_while_nobody_waits_longer_than_it_tolerates(
@@ -81,7 +81,7 @@ def test_what_was_sent_since_counts_until_it_is_seen() -> None:
 
 
 def test_whether_a_worker_runs_is_asked_after_some_seconds_in_which_nothing_ended() -> None:
-    seen = BacklogFollower()
+    seen = BacklogFollower(DEFAULT_TIER_TIMES)
     asked = []
     for second in range(12):
         # What a run's canary was completes in the third second, and nothing after it.
@@ -158,3 +158,10 @@ def test_a_canary_counts_the_first_outcome_of_each_of_its_replays_and_no_other()
     canary.take([], now=5.1 + GRACE_SECONDS)
     assert canary.waits_for == 0
     assert canary.failed[NO_OUTCOME] == 1
+
+
+def test_live_traffic_tolerates_what_the_settings_say() -> None:
+    made = BacklogFollower(tier_times({HIGH: 60_000}, {HIGH: 10_000}))
+    made.observe(Load(at_seconds=0, waiting={HIGH: 1, MID: 0, LOW: 0}, finished=0))
+    made.observe(Load(at_seconds=10, waiting={HIGH: 0, MID: 0, LOW: 0}, finished=100))
+    assert made.room(HIGH, ttl_seconds=60) == 100

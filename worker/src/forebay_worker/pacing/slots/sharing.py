@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from forebay_schemas.contract.coordination import CAPACITY_SECONDS, GONE_SECONDS, Capacity
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_worker.pacing.slots.allocation import Wanted, allocate
 
 SILENT_SECONDS = 12.0
@@ -101,7 +101,7 @@ class Sharing:
     `step` many times a second; send what it returns.
 
     ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`. ``limit_min`` and
-    ``limit_max``: between them is the backend's limit, by this worker's settings.
+    ``limit_max``: between them is the backend's limit, by this worker's settings. ``tier_times`` are only said.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class Sharing:
         incarnation: int,
         limit_min: int,
         limit_max: int,
+        tier_times: TierTimes = DEFAULT_TIER_TIMES,
     ) -> None:
+        self.tier_times = tier_times
         self.share_requests = 0
         self.heard_own_at = float("-inf")
         """When the latest of this worker's records was sent that it has read."""
@@ -341,6 +343,8 @@ class Sharing:
             dropped_total=own.dropped_total,
             cuts_total=own.cuts_total,
             fitted_seconds=own.fitted_seconds,
+            tier_ttl_ms=dict(self.tier_times.ttl_ms),
+            tier_wait_ms=dict(self.tier_times.wait_ms),
             incarnation=self._own_key[1],
             sequence=self._sequence,
         )
