@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("surface_v1.json")
 
 _SOURCES = ("schemas/src", "producer/src", "worker/src", "sandbox/src")
-_BY_NAME_OF_THING = frozenset({"assigned", "tiers", "intakes", "wanted"})
+_BY_NAME_OF_THING = frozenset({"assigned", "tiers", "intakes", "ttl_ms", "wait_ms", "wanted"})
 """Objects of /status whose keys are names of topics, tiers or consumers."""
 
 

@@ -572,6 +572,7 @@ class Worker:
             "in_flight_requests": len(dispatcher.running),
             "pacing": pacing_status(dispatcher.gate, policy=self._settings.pacing_policy, now=now),
             "sharing": self._sharer.status(now),
+            "tier_times": self._sharer.tier_peers.status(now),
             "signals": self._signals.sources(now),
             "breaker": breaker_status(dispatcher),
             "overload": self._overload.status(),

@@ -25,7 +25,9 @@ def doctor(session: Session) -> None:
     Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
     """
     registry = session.settings.schema_registry()
-    findings = KafkaCheckup(session.connection, pool=session.pool, role=Role.PRODUCER).run()
+    findings = KafkaCheckup(
+        session.connection, pool=session.pool, role=Role.PRODUCER, tier_times=session.settings.tier_times()
+    ).run()
     findings.append(check_registry(registry))
     show = findings_json if session.output is Output.JSON else findings_text
     sys.stdout.write(show(findings) + "\n")

@@ -19,9 +19,10 @@ from forebay_producer.client.control_client import ControlAnswer, ControlDesk, T
 from forebay_producer.client.follow import follow, id_of, no_outcome
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
-from forebay_producer.client.prepare import Prepared, prepare
+from forebay_producer.client.prepare import Prepared, names_deadline, prepare
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
+from forebay_producer.client.tier_watch import LOOK_SECONDS, TierWatch
 from forebay_producer.client.tracing import make_tracing
 from forebay_producer.errors import ProducerClosedError, as_argument
 from forebay_producer.settings import ProducerSettings
@@ -33,6 +34,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.kafka.connection import no_answer
 from forebay_schemas.kafka.diagnosis import why_refused
+from forebay_schemas.kafka.workers_heard import hear_workers
 from forebay_schemas.runtime.settings import load_settings
 
 # So many records between two looks at the delivery reports: each look costs 2 microseconds.
@@ -119,6 +121,19 @@ class Producer:
             clock=clock,
         )
         weakref.finalize(self, self._watch.close)
+        self._stamps_defaults = False
+        self._tier_watch = TierWatch(
+            lambda stopped: hear_workers(
+                connection,
+                topic=pool_topics.coordination,
+                client_id="forebay-producer-tiers",
+                seconds=LOOK_SECONDS,
+                stopped=stopped,
+            ),
+            pool=pool_topics.name,
+            times=self._times,
+            clock=clock,
+        )
         # Without a close(): at the garbage collection or the interpreter's exit at the latest.
         self._stop_reports = weakref.finalize(self, self._reports.stop)
 
@@ -311,6 +326,7 @@ class Producer:
                 return []
             self._closed = True
         self._watch.close(timeout_seconds=timeout_seconds)
+        self._tier_watch.close(timeout_seconds=timeout_seconds)
         if self._desk is not None:
             self._desk.close()
         self._stop_reports()
@@ -332,6 +348,8 @@ class Producer:
         traceparent: str | None,
         codecs: Mapping[Tier, Codec],
     ) -> Prepared:
+        if not self._stamps_defaults:
+            self._stamps_defaults = not names_deadline(request)
         return prepare(
             request,
             tier=tier,
@@ -343,6 +361,8 @@ class Producer:
 
     def _handle(self, submitted: Submitted) -> Handle:
         self._watch.acknowledged(submitted.request_id, submitted.enqueued_at)
+        if self._stamps_defaults:
+            self._tier_watch.stamped()
         return Handle(
             request_id=submitted.request_id,
             topic=submitted.topic,

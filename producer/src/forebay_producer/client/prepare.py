@@ -82,6 +82,14 @@ def prepare(
     return Prepared(request_id=fields["request_id"], tier=chosen, value=value, headers=headers)
 
 
+def names_deadline(request: Request | Mapping[str, Any]) -> bool:
+    """Whether it says itself how long it may take."""
+    names = ("ttl_ms", "expire_at")
+    if isinstance(request, Mapping):
+        return any(request.get(name) is not None for name in names)
+    return any(getattr(request, name, None) is not None for name in names)
+
+
 def _fields_of(request: Request | Mapping[str, Any]) -> dict[str, Any]:
     if type(request) is dict:
         return request.copy()

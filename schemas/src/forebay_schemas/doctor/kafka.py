@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # not in its stubs
 
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.contract.tiers import TierTimes
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.doctor.clock import CHECK as CLOCK
 from forebay_schemas.doctor.clock import check_clock
@@ -20,6 +21,8 @@ from forebay_schemas.doctor.credentials import CREDENTIALS, TLS, credentials_fin
 from forebay_schemas.doctor.findings import CONNECTION_CHECK, Finding, Status, failed, named, ok, skipped, warning
 from forebay_schemas.doctor.needs import Role, needs_of, topics_of
 from forebay_schemas.doctor.network import tcp_problems
+from forebay_schemas.doctor.tiers import CHECK as TIERS
+from forebay_schemas.doctor.tiers import check_tiers
 from forebay_schemas.doctor.topics import (
     PERMISSIONS,
     REPLICAS,
@@ -54,7 +57,7 @@ KAFKA_SECONDS: Final = 14.0
 TCP_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.05
 
-_LATER_CHECKS: Final = (BROKERS, RETENTION, TOPICS, SETTINGS, REPLICAS, PERMISSIONS, CLOCK)
+_LATER_CHECKS: Final = (BROKERS, RETENTION, TOPICS, SETTINGS, REPLICAS, PERMISSIONS, TIERS, CLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,9 @@ class _Cluster:
 class KafkaCheckup:
     """One look at a pool's cluster as ``role`` uses it, within ``KAFKA_SECONDS`` and a moment."""
 
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, role: Role) -> None:
-        """Raises ``UsageError`` for a property librdkafka refuses."""
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, role: Role, tier_times: TierTimes) -> None:
+        """``tier_times``: this process's. Raises ``UsageError`` for a property librdkafka refuses."""
+        self._tier_times = tier_times
         self._connection = connection
         self._pool = pool
         self._role = role
@@ -97,7 +101,7 @@ class KafkaCheckup:
         findings.append(_retention_finding(broker_settings))
         found = self._describe_topics()
         if isinstance(found, Finding):
-            return [*findings, found, *_skipped((SETTINGS, REPLICAS, PERMISSIONS, CLOCK), TOPICS)]
+            return [*findings, found, *_skipped((SETTINGS, REPLICAS, PERMISSIONS, TIERS, CLOCK), TOPICS)]
         findings += existence_findings(found, pool=self._pool)
         findings += self._check_settings(found)
         findings += replica_findings(found)
@@ -116,6 +120,7 @@ class KafkaCheckup:
                 authorizer=_authorizer(broker_settings),
                 role=self._role,
             )
+        findings += self._check_tiers(found, permitted)
         findings.append(self._check_clock(found, permitted))
         return findings
 
@@ -237,6 +242,14 @@ class KafkaCheckup:
             timeout_seconds=self._seconds(),
         )
         return {**on_topics, **on_groups}
+
+    def _check_tiers(self, found: Mapping[str, TopicFound], permitted: Permitted) -> list[Finding]:
+        topic = self._pool.coordination
+        if not found[topic].is_there:
+            return [skipped(TIERS, f"cannot be told: {topic} is not there or not to be seen")]
+        if lacks(permitted, on_topic(Operation.READ, topic)):
+            return [skipped(TIERS, f"cannot be told: workers say theirs on {topic}, and reading it is not permitted")]
+        return check_tiers(self._connection, topic=topic, own=self._tier_times, seconds=self._seconds())
 
     def _check_clock(self, found: Mapping[str, TopicFound], permitted: Permitted) -> Finding:
         topic = self._pool.coordination

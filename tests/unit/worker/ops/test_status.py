@@ -68,6 +68,7 @@ class Desk:
         )
         self._offset = 0
         self.sharing: dict[str, Any] = {"workers": []}
+        self.differing: list[dict[str, str]] = []
 
     def accept(self, tier: Tier, count: int) -> None:
         assignment = make_assignment(tier)
@@ -109,6 +110,7 @@ class Desk:
             "share_requests": LIMIT,
             "limit_requests": LIMIT,
             "sharing": self.sharing,
+            "tier_times": {"ttl_ms": {}, "wait_ms": {}, "differing": self.differing},
             "in_flight_requests": len(self.dispatcher.running),
             "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
             "signals": {
@@ -330,6 +332,18 @@ def test_a_worker_of_which_nothing_is_known_yet_can_be_shown() -> None:
     text = status_text(Desk().document())
     assert "limited by   -" in text
     assert "estimates" not in text
+
+
+def test_the_text_names_workers_with_other_deadlines() -> None:
+    stage = Desk()
+    assert "deadlines" not in status_text(stage.document())
+    stage.differing = [{"worker": "w-2", "difference": "FOREBAY_TIER_TTL_MS high 5000 against 60000"}]
+    assert "workers with other deadlines or waits, this one's first\n  w-2  FOREBAY_TIER_TTL_MS high" in status_text(
+        stage.document()
+    )
+    of_an_older_worker = stage.document()
+    del of_an_older_worker["tier_times"]
+    assert "deadlines" not in status_text(of_an_older_worker)
 
 
 def test_the_text_shows_who_shares_the_backend() -> None:

@@ -19,6 +19,7 @@ from forebay_schemas.contract.coordination import (
     Capacity,
 )
 from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.coordination.tier_peers import TierPeers
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Own, Sharing
@@ -38,6 +39,7 @@ class Sharer:
     def __init__(self, *, sharing: Sharing, dispatcher: Dispatcher, clock: Clock, send: SendCapacity) -> None:
         """``send`` produces a record and calls back with whether it was delivered, on the event loop's thread."""
         self.sharing = sharing
+        self.tier_peers = TierPeers(worker=sharing.worker, times=sharing.tier_times)
         self._dispatcher = dispatcher
         self._clock = clock
         self._send = send
@@ -53,6 +55,7 @@ class Sharer:
         """What a worker said, this one included, in the order in which it lies in the topic. Whatever it says, the
         worker goes on."""
         now = self._clock.monotonic()
+        self.tier_peers.hear(capacity, now=now, age_seconds=age_seconds)
         try:
             cut_to = self.sharing.hear(capacity, now=now, age_seconds=age_seconds)
             if cut_to is not None:

@@ -22,7 +22,9 @@ async def examine(settings: WorkerSettings, *, model: str | None) -> list[Findin
 
     Raises ``UsageError`` for a properties file that cannot be used.
     """
-    kafka = KafkaCheckup(settings.connection(), pool=settings.pool_topics(), role=Role.WORKER)
+    kafka = KafkaCheckup(
+        settings.connection(), pool=settings.pool_topics(), role=Role.WORKER, tier_times=settings.tier_times()
+    )
     of_kafka, of_registry, of_backend, of_gpu = await asyncio.gather(
         asyncio.to_thread(kafka.run),
         asyncio.to_thread(check_registry, settings.schema_registry()),

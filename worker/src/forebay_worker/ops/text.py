@@ -25,6 +25,7 @@ def status_text(document: Mapping[str, Any]) -> str:
             _tiers(document["tiers"]),
             _estimates(document["tiers"]),
             _sharing(document["sharing"]),
+            _tier_times(document.get("tier_times")),
             _signals(document["signals"]),
             _model(document["pacing"]["model"]) if _knows_tokens(document) else "",
             _changes(document["pacing"]),
@@ -100,6 +101,12 @@ def _sharing(sharing: Mapping[str, Any]) -> str:
         for of in sharing["workers"]
     ]
     return _titled("workers that share the backend, and what they want", [head, *rows])
+
+
+def _tier_times(times: Mapping[str, Any] | None) -> str:
+    """Nothing while the pool's workers agree."""
+    rows = [] if times is None else [(of["worker"], of["difference"]) for of in times["differing"]]
+    return _titled("workers with other deadlines or waits, this one's first", rows)
 
 
 def _tiers(tiers: Mapping[str, Mapping[str, Any]]) -> str:

@@ -140,6 +140,11 @@ class Sharing:
         self._others = Others()
 
     @property
+    def worker(self) -> str:
+        """This worker's id."""
+        return self._own_key[0]
+
+    @property
     def target_requests(self) -> int:
         """What this worker's share should be; it has less while others have not let go of it yet."""
         return self._target

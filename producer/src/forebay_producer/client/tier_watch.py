@@ -1,0 +1,80 @@
+"""Whether the deadlines that a client stamps are those of the pool's workers: a look at the coordination topic, on a
+thread of its own, after the first request that got the tier's default. It keeps nothing from going on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaException
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.coordination import Capacity
+from forebay_schemas.contract.tier_agreement import agreement_of, difference
+from forebay_schemas.contract.tiers import TierTimes
+from forebay_schemas.errors import ForebayError
+
+AGAIN_SECONDS: Final = 600.0
+LOOK_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 1.0
+
+_log = structlog.get_logger("forebay.producer")
+
+
+class TierWatch:
+    """Looks once, and again ten minutes later at the earliest. Warns of each difference once."""
+
+    def __init__(
+        self, look: Callable[[Callable[[], bool]], list[Capacity]], *, pool: str, times: TierTimes, clock: Clock
+    ) -> None:
+        """``look``: what the workers have said lately; may block until it is told to stop, raise ``KafkaException`` and
+        ``ForebayError``."""
+        self._look = look
+        self._pool = pool
+        self._times = times
+        self._clock = clock
+        self._again_at = float("-inf")
+        self._told = ""
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def stamped(self) -> None:
+        """A request with the tier's default deadline was acknowledged. From any thread; returns at once."""
+        if self._clock.monotonic() < self._again_at:
+            return
+        with self._lock:
+            if self._clock.monotonic() < self._again_at:
+                return
+            self._again_at = self._clock.monotonic() + AGAIN_SECONDS
+            self._thread = threading.Thread(target=self.compare, name="forebay-tiers", daemon=True)
+            self._thread.start()
+
+    def compare(self) -> None:
+        """One look, and what is to be said of it. Never raises."""
+        try:
+            agreement = agreement_of(self._look(self._stopping.is_set))
+        except (KafkaException, ForebayError) as error:
+            # Without the permission to read the topic nothing else is lost.
+            _log.debug("what the workers' deadlines are cannot be told", pool=self._pool, error=str(error))
+            return
+        said = "" if agreement is None else difference(self._times, agreement.times)
+        if agreement is not None and said and said != self._told:
+            _log.warning(
+                "this client has other deadlines or waits than the pool's workers",
+                pool=self._pool,
+                worker=agreement.worker,
+                differs=said,
+                fix="give the client the workers' FOREBAY_TIER_TTL_MS and FOREBAY_TIER_WAIT_MS, or requests a ttl_ms",
+            )
+        self._told = said
+
+    def close(self, *, timeout_seconds: float | None = None) -> None:
+        """Waits a second for a look that is under way, or ``timeout_seconds``; then has it end."""
+        patience = CLOSE_SECONDS if timeout_seconds is None else min(timeout_seconds, CLOSE_SECONDS)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(patience)
+        self._stopping.set()

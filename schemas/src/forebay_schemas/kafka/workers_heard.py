@@ -1,0 +1,82 @@
+"""What a pool's workers have said of themselves lately, read once from the end of the coordination topic. Talks to the
+brokers; joins no group and commits nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
+from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+
+LOOK_BACK_RECORDS: Final = 5_000
+"""Two hundred workers write so many in twenty seconds."""
+
+_POLL_SECONDS: Final = 0.1
+
+
+def hear_workers(
+    connection: KafkaConnection,
+    *,
+    topic: str,
+    client_id: str,
+    seconds: float,
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[Capacity]:
+    """The last record of each worker that has not left. Takes ``seconds`` at most, and blocks; ends when ``stopped``.
+
+    Goes by the records' own times, not by this machine's clock: heard are those within 15 s of the last one that any
+    worker wrote, which may be some minutes old where none runs. Raises ``KafkaException``.
+    """
+    end = time.monotonic() + seconds
+    consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | {"enable.partition.eof": True})
+    try:
+        return present(_read(consumer, topic, end, stopped))
+    finally:
+        consumer.close()
+
+
+def present(heard: Iterable[tuple[int, Capacity]]) -> list[Capacity]:
+    """Who is there, by all records in the order in which they were read, with their times (epoch ms). Pure."""
+    last = {capacity.worker: (written_ms, capacity) for written_ms, capacity in heard}
+    newest_ms = max((written_ms for written_ms, _ in last.values()), default=0)
+    return [
+        capacity
+        for written_ms, capacity in last.values()
+        if newest_ms - written_ms < GONE_SECONDS * 1000 and not (capacity.draining and not capacity.in_flight)
+    ]
+
+
+def _read(consumer: Consumer, topic: str, end: float, stopped: Callable[[], bool]) -> list[tuple[int, Capacity]]:
+    found = consumer.list_topics(topic, timeout=_left(end)).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    starts = []
+    for number in found.partitions:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=_left(end))
+        if high > low:
+            starts.append(TopicPartition(topic, number, max(low, high - LOOK_BACK_RECORDS)))
+    consumer.assign(starts)
+    heard: list[tuple[int, Capacity]] = []
+    unread = {each.partition for each in starts}
+    while unread and time.monotonic() < end and not stopped():
+        message = consumer.poll(_POLL_SECONDS)
+        if message is None:
+            continue
+        failure = message.error()
+        if failure is not None:
+            if failure.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(failure)
+            unread.discard(message.partition())
+            continue
+        capacity = decode_capacity(message.value())
+        if capacity is not None:
+            heard.append((message.timestamp()[1], capacity))
+    return heard
+
+
+def _left(end: float) -> float:
+    return max(0.1, end - time.monotonic())
