@@ -32,6 +32,7 @@ OF_THE_CHART = frozenset(
         "drain_seconds",
         "exporter_host",
         "exporter_port",
+        "exporter_tier_times",
         "gateway_port",
         "gpu",
         "gpu_devices",
@@ -82,9 +83,15 @@ def _plain(field: dict[str, Any], references: dict[str, Any]) -> dict[str, Any]:
         merged = {**references[merged.pop("$ref").rpartition("/")[2]], **merged}
     kept = ("description", "type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
     plain = {name: merged[name] for name in kept if name in merged}
-    for inner in ("items", "propertyNames", "additionalProperties"):
+    for inner in ("items", "additionalProperties"):
         if isinstance(merged.get(inner), dict):
             plain[inner] = _plain(merged[inner], references)
+    if "propertyNames" in merged:
+        keys = _plain(merged["propertyNames"], references)["enum"]
+        # Each by its name: of propertyNames Helm's validator says a random place.
+        each = plain.pop("additionalProperties")
+        plain["properties"] = {key: {"description": f"Of {key}", **each} for key in keys}
+        plain["additionalProperties"] = False
     return plain
 
 

@@ -77,6 +77,7 @@ WRONG = {
     "mistyped": (["--set", "pools.qwen.drainSeconds=30s"], ["qwen", "drainSeconds", "integer"]),
     "a setting that there is not": (["--set", "pools.qwen.settings.limit_mxa=8"], ["qwen", "settings", "limit_mxa"]),
     "a setting out of bounds": (["--set", "pools.qwen.settings.limit_max=0"], ["qwen", "limit_max"]),
+    "a deadline of no tier": (["--set", "pools.qwen.settings.tier_ttl_ms.urgent=9"], ["qwen", "tier_ttl_ms", "urgent"]),
     "both scalers": (["--set", "pools.qwen.autoscaling.kind=keda+hpa"], ["qwen", "autoscaling", "kind", "keda", "hpa"]),
     "a pool that Kubernetes cannot name": (["--set", "pools.Qwen_72B.replicas=1"], ["Qwen_72B"]),
     "a list for a map": (["--set", "poolDefaults.tolerations={a}"], ["tolerations", "object"]),

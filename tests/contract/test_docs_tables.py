@@ -23,6 +23,7 @@ MADE_DEFAULTS = {
     "worker_id": "host name, hyphen, process id",
     "biz_paths": "`{}`",
     "tenant_weights": "`{}`",
+    "exporter_tier_times": "`{}`",
     "tier_ttl_ms": "`{}`",
     "tier_wait_ms": "`{}`",
 }

@@ -118,6 +118,42 @@ A worker setting: of `settings`, else of `config`, else the default: (list $pool
 {{- end -}}
 
 {{/*
+The deadlines and waits of a pool's tiers, by the settings' names, as JSON: what its workers are told, for who else needs it.
+*/}}
+{{- define "forebay.tierTimes" -}}
+{{- $times := dict -}}
+{{- range $name := list "tier_ttl_ms" "tier_wait_ms" -}}
+{{- if hasKey $.settings $name -}}{{- $_ := set $times $name (get $.settings $name) -}}
+{{- else if hasKey $.toml $name -}}{{- $_ := set $times $name (get $.toml $name) -}}{{- end -}}
+{{- end -}}
+{{- $times | toJson -}}
+{{- end -}}
+
+{{/*
+Those of several pools by their names, as JSON, for the exporter; pools with the defaults are left out: (list $ keys).
+*/}}
+{{- define "forebay.exporterTierTimes" -}}
+{{- $found := dict -}}
+{{- $pools := include "forebay.pools" (index . 0) | fromJson -}}
+{{- range index . 1 -}}
+{{- $pool := get $pools . -}}
+{{- $times := dict -}}
+{{- range $name, $value := include "forebay.tierTimes" $pool | fromJson -}}{{- $_ := set $times (trimPrefix "tier_" $name) $value -}}{{- end -}}
+{{- if $times -}}{{- $_ := set $found $pool.name $times -}}{{- end -}}
+{{- end -}}
+{{- $found | toJson -}}
+{{- end -}}
+
+{{/*
+The settings of `forebay` for one pool, as JSON: (list $ $pool). The pool's deadlines and waits are its workers'.
+*/}}
+{{- define "forebay.producerSettings" -}}
+{{- $settings := deepCopy (index . 0).Values.producerSettings -}}
+{{- range $name, $value := include "forebay.tierTimes" (index . 1) | fromJson -}}{{- $_ := set $settings $name $value -}}{{- end -}}
+{{- $settings | toJson -}}
+{{- end -}}
+
+{{/*
 How many requests the pool's backend takes at most: limit_max of all its workers together, 256 unless set.
 */}}
 {{- define "forebay.backendRequestsMax" -}}

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from forebay_schemas.runtime.settings import CommonSettings
+from forebay_schemas.contract.tiers import Tier, TierTimes
+from forebay_schemas.runtime.settings import ENV_PREFIX, CommonSettings, TierMilliseconds, checked_times
+
+
+class PoolTimes(BaseModel):
+    """A pool's ``tier_ttl_ms`` and ``tier_wait_ms``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    ttl_ms: dict[Tier, TierMilliseconds] = Field(default_factory=dict)
+    wait_ms: dict[Tier, TierMilliseconds] = Field(default_factory=dict)
 
 
 class ProducerSettings(CommonSettings):
@@ -26,3 +36,18 @@ class ProducerSettings(CommonSettings):
         description="forebay exporter: the address that /livez, /readyz and /metrics listen on",
     )
     exporter_port: int = Field(default=8082, ge=0, le=65535, description="forebay exporter: their port; 0 = pick one")
+    exporter_tier_times: dict[str, PoolTimes] = Field(
+        default_factory=dict,
+        description="forebay exporter: deadlines and waits by pool until a worker says its own, where they are not the "
+        'common ones, as JSON: {"chat": {"ttl_ms": {"high": 60000}}}',
+    )
+
+    def pool_times(self, pool: str) -> TierTimes:
+        """What the exporter takes for the pool's deadlines and waits until one of its workers is heard.
+
+        Raises ``UsageError`` where a wait is no shorter than the deadline.
+        """
+        given = self.exporter_tier_times.get(pool)
+        if given is None:
+            return self.tier_times()
+        return checked_times(f"{ENV_PREFIX}EXPORTER_TIER_TIMES", given.ttl_ms, given.wait_ms)

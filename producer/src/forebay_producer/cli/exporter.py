@@ -45,7 +45,8 @@ def exporter(
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    reading = Exporter(session.connection, pools=pools, tier_times=settings.tier_times(), clock=_CLOCK)
+    times = {each: settings.pool_times(each.name) for each in pools}
+    reading = Exporter(session.connection, pools=times, clock=_CLOCK)
     server = ExporterServer(reading, clock=_CLOCK, host=host, port=port)
     reading.start()
     server.start()

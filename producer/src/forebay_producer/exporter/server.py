@@ -6,7 +6,7 @@ A broker that is away, a missing topic or a refusal never ends the process: the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
@@ -69,14 +69,12 @@ class PoolState:
 class Exporter:
     """Reads the pools, in a thread of its own, until `stop`."""
 
-    def __init__(
-        self, connection: KafkaConnection, *, pools: Sequence[Pool], tier_times: TierTimes, clock: Clock
-    ) -> None:
+    def __init__(self, connection: KafkaConnection, *, pools: Mapping[Pool, TierTimes], clock: Clock) -> None:
         """Raises ``UsageError`` for properties that the client does not take; the brokers are not asked yet.
 
-        ``tier_times``: of a pool as long as no worker of it was heard.
+        ``pools``: with their deadlines and waits as long as no worker was heard.
         """
-        self._tier_times = tier_times
+        self._tier_times = dict(pools)
         self._clock = clock
         self.certificate_ends: Final = certificate_ends(connection.properties)
         self._brokers = Brokers(connection, clock=clock)
@@ -176,7 +174,7 @@ class Exporter:
             workers=followed.workers(pool),
             heard_all=listened_seconds >= GONE_SECONDS,
             before=before.figures,
-            times=self._tier_times,
+            times=self._tier_times[pool],
         )
         self._tell_who_differs(pool, figures.agreement)
         return PoolState(trouble=None, figures=figures, read_at=self._clock.monotonic())

@@ -68,8 +68,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """What to set. ``stable_``: the step with the most throughput that was stable; ``limit_requests``: with so many in
     flight the backend does 80 % of that, and ``requests_per_second``, ``service_seconds``, ``service_cv`` and
     ``tpot_seconds`` are what to expect there. Both rates are what is in flight over ``service_seconds``, where a step's
-    own ``requests_per_second`` counts what ended while it was measured. ``queue_`` are requests that may wait for 3 s
-    (high) and 18 s (mid)."""
+    own ``requests_per_second`` counts what ended while it was measured. ``queue_`` are the requests that may wait, for
+    so many seconds, in high and mid."""
 
     stable_concurrency: int
     stable_requests_per_second: float
@@ -85,6 +85,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     prefill_seconds_max: float | None
     queue_high_requests: int
     queue_mid_requests: int
+    queue_high_seconds: float = 3.0
+    queue_mid_seconds: float = 18.0
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from forebay_schemas.formats.schema_registry import SchemaRegistry, check_regist
 from forebay_schemas.kafka.connection import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
 from forebay_schemas.kafka.token_provider import load_token_source, token_properties
 from forebay_schemas.kafka.watch import ConnectionWatch
+from forebay_schemas.runtime.terminal import printable
 from forebay_schemas.runtime.tracing import TracesSwitch
 
 ENV_PREFIX: Final = "FOREBAY_"
@@ -55,6 +56,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "GATEWAY_PORT",
         "EXPORTER_HOST",
         "EXPORTER_PORT",
+        "EXPORTER_TIER_TIMES",
         # worker
         "BACKEND_URL",
         "BACKEND_API_KEY",
@@ -97,7 +99,7 @@ KNOWN_VARIABLES: Final = frozenset(
 _KUBERNETES_NAME = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT_\d+_(TCP|UDP|SCTP)(_\w+)?$")
 _KUBERNETES_PORT = re.compile(r"(tcp|udp|sctp)://")
 
-_Milliseconds = Annotated[int, Field(strict=True, ge=1, le=TTL_MS_MAX)]
+TierMilliseconds = Annotated[int, Field(strict=True, ge=1, le=TTL_MS_MAX)]
 
 
 class CommonSettings(BaseSettings):
@@ -131,12 +133,12 @@ class CommonSettings(BaseSettings):
     traces: TracesSwitch = Field(
         default="auto", description="OpenTelemetry spans: on, off, or auto: where an OTEL_ variable names an endpoint"
     )
-    tier_ttl_ms: dict[Tier, _Milliseconds] = Field(
+    tier_ttl_ms: dict[Tier, TierMilliseconds] = Field(
         default_factory=dict,
         description="Deadlines of requests that name none, in milliseconds by tier (high 5000, mid 30000, low 86400000 "
         'unless given; 7 days at most), as JSON: {"high": 60000}',
     )
-    tier_wait_ms: dict[Tier, _Milliseconds] = Field(
+    tier_wait_ms: dict[Tier, TierMilliseconds] = Field(
         default_factory=dict,
         description="Waits that a tier tolerates before a request starts, in milliseconds (60 % of its deadline unless "
         'given, for high 3000 at most), as JSON: {"high": 10000}',
@@ -206,16 +208,7 @@ class CommonSettings(BaseSettings):
 
     def tier_times(self) -> TierTimes:
         """What the pool grants each tier. Raises ``UsageError`` where a wait is no shorter than the deadline."""
-        times = tier_times(self.tier_ttl_ms, self.tier_wait_ms)
-        for tier in TIERS:
-            wait_ms, ttl_ms = times.wait_ms[tier], times.ttl_ms[tier]
-            if tier in self.tier_wait_ms and wait_ms >= ttl_ms:
-                raise UsageError(
-                    ENV_PREFIX + "TIER_WAIT_MS",
-                    f"is {wait_ms} for {tier}, whose deadline is {ttl_ms} (FOREBAY_TIER_TTL_MS)",
-                    fix="lower it, or raise that: what is left of the deadline is for the execution",
-                )
-        return times
+        return checked_times(ENV_PREFIX + "TIER_WAIT_MS", self.tier_ttl_ms, self.tier_wait_ms)
 
     def schema_registry(self) -> SchemaRegistry | None:
         """The Schema Registry, if one is configured. Raises ``UsageError`` for a bad properties file."""
@@ -239,6 +232,19 @@ class CommonSettings(BaseSettings):
         if cls.toml_path is None:
             return init_settings, env_settings
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, cls.toml_path)
+
+
+def checked_times(field: str, ttl_ms: Mapping[Tier, int], wait_ms: Mapping[Tier, int]) -> TierTimes:
+    """What these settings grant each tier. Raises ``UsageError`` for ``field``, which gave ``wait_ms``."""
+    times = tier_times(ttl_ms, wait_ms)
+    for tier in TIERS:
+        if tier in wait_ms and times.wait_ms[tier] >= times.ttl_ms[tier]:
+            raise UsageError(
+                field,
+                f"is {times.wait_ms[tier]} for {tier}, whose deadline is {times.ttl_ms[tier]} (FOREBAY_TIER_TTL_MS)",
+                fix="lower it, or raise that: what is left of the deadline is for the execution",
+            )
+    return times
 
 
 _Settings = TypeVar("_Settings", bound=CommonSettings)
@@ -312,7 +318,7 @@ def _explain(
         where = ENV_PREFIX + name.upper()
     else:
         where = f"{name} in {config}"
-    if first["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
         if isinstance(first["input"], dict):
             return UsageError(where, "is a table", fix="write name = value lines, without [sections]")
         return UsageError(where, "is no setting", fix=_did_you_mean(name, cls.model_fields.keys()))
@@ -321,7 +327,11 @@ def _explain(
         given_value = without_credentials(given_value)  # before it is cut short
     value = "[hidden]" if "SecretStr" in str(cls.model_fields[name].annotation) else shown(given_value)
     message = first["msg"].removeprefix("Value error, ").replace("a valid dictionary", "a JSON object or a TOML table")
-    return UsageError(where, f"is {value}: {message[0].lower()}{message[1:]}", fix=_takes(cls, name))
+    within = first["loc"][1:]
+    # Of a table, the entry that is meant. Of a list's items, and of a key that cannot be, pydantic says no name.
+    is_named = bool(name and within) and isinstance(within[0], str) and within[-1] != "[key]"
+    entry = f"{printable('.'.join(map(str, within)))} " if is_named else ""
+    return UsageError(where, f"{entry}is {value}: {message[0].lower()}{message[1:]}", fix=_takes(cls, name))
 
 
 def _takes(cls: type[CommonSettings], name: str) -> str:

@@ -92,8 +92,7 @@ def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make(clock: ManualClock, *pools: Pool) -> Exporter:
     return Exporter(
         KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={}),
-        pools=pools,
-        tier_times=DEFAULT_TIER_TIMES,
+        pools=dict.fromkeys(pools, DEFAULT_TIER_TIMES),
         clock=clock,
     )
 

@@ -107,7 +107,7 @@ def test_an_error_names_where_the_wrong_value_came_from(
         ("FOREBAY_BIZ_PATHS", "[1]", "should be a JSON object or a TOML table"),
         ("FOREBAY_TIER_TTL_MS", "60000", "should be a JSON object or a TOML table"),
         ("FOREBAY_TIER_TTL_MS", '{"urgent": 60000}', "input should be 'high', 'mid' or 'low'"),
-        ("FOREBAY_TIER_TTL_MS", '{"high": 0}', "input should be greater than or equal to 1"),
+        ("FOREBAY_TIER_TTL_MS", '{"high": 0}', "high is 0: input should be greater than or equal to 1"),
         ("FOREBAY_TIER_TTL_MS", '{"low": 604800001}', "input should be less than or equal to 604800000"),
         ("FOREBAY_TIER_TTL_MS", '{"high": "60s"}', "input should be a valid integer"),
         ("FOREBAY_TIER_TTL_MS", '{"high": true}', "input should be a valid integer"),

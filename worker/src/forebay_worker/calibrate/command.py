@@ -198,7 +198,7 @@ def _calibration(
         notes.append(f"Throughput still grew at {bounds.concurrency_max} in flight: --max-concurrency ended it.")
     if (note := unsettled_note(found.steps)) is not None:
         notes.append(note)
-    recommended = recommend(found.steps, tpot_seconds=bounds.tpot_seconds)
+    recommended = recommend(found.steps, tpot_seconds=bounds.tpot_seconds, tier_times=settings.tier_times())
     if settings.backend_url is None:
         backend = f"handler {settings.handler}"
     else:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from forebay_schemas.contract.calibration import CalibrationFit, CalibrationStep, Recommendation
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes
 from forebay_worker.pacing.service_model import OUTPUT_TOKENS_MIN, OVERHEAD_SHARE
 
 STABLE_SHARE: Final = 0.8
@@ -28,9 +29,6 @@ TRIES_MAX: Final = 3
 REFINE_APART: Final = 0.10
 LIMIT_MIN_DEFAULT: Final = 4
 PREFILL_SECONDS_DEFAULT: Final = 0.05
-HIGH_WAIT_SECONDS: Final = 3.0
-MID_WAIT_SECONDS: Final = 18.0
-"""What the tiers tolerate: 3 s, and 60 % of mid's default deadline of 30 s."""
 
 GOOD_STATES: Final = frozenset({"stable", "saturated"})
 
@@ -174,10 +172,12 @@ def refinement(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) 
     return limit if apart > REFINE_APART else None
 
 
-def recommend(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> Recommendation | None:
+def recommend(
+    steps: Sequence[CalibrationStep], *, tpot_seconds: float | None, tier_times: TierTimes = DEFAULT_TIER_TIMES
+) -> Recommendation | None:
     """What to set; None with fewer than three steps that can be used, unless the last one was more than the engine runs
-    at once. ``tpot_seconds``: what a token may take at most,
-    where the clients have said so."""
+    at once. ``tpot_seconds``: what a token may take at most, where the clients have said so. ``tier_times``: how long
+    requests may wait."""
     good = sorted((step for step in steps if step.state in GOOD_STATES), key=lambda step: step.concurrency)
     limit, best = _limit(steps, tpot_seconds=tpot_seconds), stable_step(steps)
     if limit is None or best is None or (len(good) < STEPS_MIN and good[-1].state != "saturated"):
@@ -207,8 +207,10 @@ def recommend(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -
         tpot_target_seconds=None if target is None else rounded_up(target),
         # Fewer seconds than one prompt takes, and no two of them would ever follow each other without a gap.
         prefill_seconds_max=None if ttft is None else max(PREFILL_SECONDS_DEFAULT, rounded_up(ttft)),
-        queue_high_requests=max(1, math.floor(HIGH_WAIT_SECONDS * per_second)),
-        queue_mid_requests=max(1, math.floor(MID_WAIT_SECONDS * per_second)),
+        queue_high_requests=max(1, math.floor(tier_times.wait_seconds(Tier.HIGH) * per_second)),
+        queue_high_seconds=tier_times.wait_seconds(Tier.HIGH),
+        queue_mid_seconds=tier_times.wait_seconds(Tier.MID),
+        queue_mid_requests=max(1, math.floor(tier_times.wait_seconds(Tier.MID) * per_second)),
     )
 
 

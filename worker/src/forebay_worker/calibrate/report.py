@@ -104,7 +104,8 @@ def settings_text(calibration: Calibration, settings: WorkerSettings) -> str:
         f"# With {found.limit_requests} in flight: {found.requests_per_second:.2f} requests/s, "
         f"{found.service_seconds:.3f} s each; {STABLE_SHARE:.0%} of the stable throughput of "
         f"{found.stable_requests_per_second:.2f} requests/s, with {found.stable_concurrency}.",
-        f"# At that rate {found.queue_high_requests} requests that wait are 3 s, {found.queue_mid_requests} are 18 s.",
+        f"# At that rate {found.queue_high_requests} requests that wait are {found.queue_high_seconds:g} s, "
+        f"{found.queue_mid_requests} are {found.queue_mid_seconds:g} s.",
     ]
     if calibration.state != "complete":
         lines.append(f"# Not a complete calibration: {calibration.stopped_by}.")
@@ -176,7 +177,8 @@ def _recommended(found: Recommendation) -> list[str]:
         if found.prefill_seconds_max is not None:
             lines.append(f"  FOREBAY_PREFILL_SECONDS_MAX  {found.prefill_seconds_max:g}")
     lines.append(
-        f"  may wait: {found.queue_high_requests} requests in high (3 s), {found.queue_mid_requests} in mid (18 s)"
+        f"  may wait: {found.queue_high_requests} requests in high ({found.queue_high_seconds:g} s), "
+        f"{found.queue_mid_requests} in mid ({found.queue_mid_seconds:g} s)"
     )
     return lines
 
