@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
 from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+from forebay_schemas.kafka.permissions import is_denied
 
 LOOK_BACK_RECORDS: Final = 5_000
 """Two hundred workers write so many in twenty seconds."""
@@ -68,13 +69,17 @@ def _read(consumer: Consumer, topic: str, end: float, stopped: Callable[[], bool
             continue
         failure = message.error()
         if failure is not None:
-            if failure.code() != KafkaError._PARTITION_EOF:
+            if failure.code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition())
+            elif message.topic() == topic and is_denied(failure):
                 raise KafkaException(failure)
-            unread.discard(message.partition())
+            # All else passes, or the time does.
             continue
         capacity = decode_capacity(message.value())
         if capacity is not None:
             heard.append((message.timestamp()[1], capacity))
+    if unread and not heard and not stopped():
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
     return heard
 
 
