@@ -11,7 +11,7 @@ from typing import Final
 
 from benchmarks.scaling.autoscaler import SYNC_SECONDS, Autoscaler, Pace, Seen
 from benchmarks.scaling.day import DAY_SECONDS, Request
-from forebay_schemas.contract.tiers import ALLOWED_WAIT_SECONDS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier
 
 SLOTS: Final = 8
 """Requests that one worker runs at a time."""
@@ -39,7 +39,7 @@ class Day:
     def count(self, waited_seconds: float) -> None:
         """One more request that waited so long."""
         self.requests += 1
-        self.waited_long += waited_seconds > ALLOWED_WAIT_SECONDS[Tier.HIGH]
+        self.waited_long += waited_seconds > DEFAULT_TIER_TIMES.wait_seconds(Tier.HIGH)
         self.longest_wait_seconds = max(self.longest_wait_seconds, waited_seconds)
 
     def need(self, replicas_min: int) -> list[int]:
@@ -130,7 +130,7 @@ def _seen(pool: _Pool, scraped: deque[tuple[float, int]]) -> Seen:
     (first, before), (last, after) = scraped[0], scraped[-1]
     arriving = (after - before) / (last - first) if last > first else None
     return Seen(
-        risk=wait_seconds / ALLOWED_WAIT_SECONDS[Tier.HIGH],
+        risk=wait_seconds / DEFAULT_TIER_TIMES.wait_seconds(Tier.HIGH),
         busy_workers=arriving / rate if rate and arriving is not None else None,
     )
 

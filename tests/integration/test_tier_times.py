@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING
 
 from structlog.testing import capture_logs
@@ -20,10 +21,16 @@ from harness.waiting import wait_until
 if TYPE_CHECKING:
     from forebay_sandbox.engine.process import EngineProcess
     from harness.live_pool import LivePool
+    from harness.worker_process import WorkerProcess
     from harness.workers import NewWorker
 
 MINUTE = '{"high": 60000}'
 SAID = "FOREBAY_TIER_TTL_MS high 5000 against 60000"
+
+
+def differing(worker: WorkerProcess) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = worker.status()["tier_times"]["differing"]
+    return found
 
 
 def test_a_foreign_request_has_the_workers_deadline_and_who_differs_is_told(
@@ -82,5 +89,5 @@ def test_workers_with_different_deadlines_name_each_other(
         (one, "worker-2", SAID),
         (other, "worker-1", "FOREBAY_TIER_TTL_MS high 60000 against 5000"),
     ):
-        wait_until("the other one heard", lambda worker=worker: worker.status()["tier_times"]["differing"])
-        assert worker.status()["tier_times"]["differing"] == [{"worker": name, "difference": said}]
+        wait_until("the other one heard", partial(differing, worker))
+        assert differing(worker) == [{"worker": name, "difference": said}]

@@ -10,7 +10,6 @@ from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, TTL_MS_MAX
 
 
 def worker(name: str, times: TierTimes | None = None, *, since: int = 0, draining: bool = False) -> Capacity:
-    said = {} if times is None else {"tier_ttl_ms": dict(times.ttl_ms), "tier_wait_ms": dict(times.wait_ms)}
     capacity = Capacity(
         worker=name,
         backend="engine:8000",
@@ -22,7 +21,8 @@ def worker(name: str, times: TierTimes | None = None, *, since: int = 0, drainin
         service_seconds=None,
         draining=draining,
         incarnation=since,
-        **said,
+        tier_ttl_ms={} if times is None else dict(times.ttl_ms),
+        tier_wait_ms={} if times is None else dict(times.wait_ms),
     )
     decoded = decode_capacity(encode_capacity(capacity))
     assert decoded is not None
