@@ -1,12 +1,15 @@
-"""deploy/compose.yaml says what the real commands take, and mounts what is there. Runs promtool; starts nothing."""
+"""deploy/compose.yaml says what the real commands take, and mounts what is there. Runs promtool; asks a real broker."""
 
 from __future__ import annotations
 
 import re
 import shutil
+import socket
+import struct
 import subprocess
+import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -15,10 +18,14 @@ import yaml
 from forebay_producer.cli import app as forebay
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as forebay_sandbox
+from forebay_sandbox.kafka.local import free_port
 from forebay_sandbox.testing import tools
 from forebay_schemas.runtime.settings import ENV_PREFIX, load_settings
 from forebay_worker import cli as forebay_worker
 from forebay_worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from forebay_sandbox.kafka.access import KafkaAccess
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 COMPOSE = DEPLOY / "compose.yaml"
@@ -84,6 +91,43 @@ def test_what_is_mounted_is_there_and_read_only() -> None:
     for source, _, mode in mounts:
         assert mode == "ro"
         assert (DEPLOY / source).exists(), source
+
+
+def kafka_is_asked(port: int) -> subprocess.CompletedProcess[bytes]:
+    """Kafka's health check against a broker of this machine; Compose writes $ for $$."""
+    program, *words = services()["kafka"]["healthcheck"]["test"][1:]
+    script = words[-1].replace("$$", "$").replace("/9092", f"/{port}")
+    return subprocess.run([program, *words[:-1], script], capture_output=True, timeout=30, check=False)
+
+
+def test_kafka_is_healthy_when_it_names_a_broker_and_is_asked_without_a_java(kafka: KafkaAccess) -> None:
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    done = kafka_is_asked(port)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert kafka_is_asked(free_port()).returncode != 0
+
+    check = services()["kafka"]["healthcheck"]
+    assert check["test"][:3] == ["CMD", "bash", "-c"]
+    assert ".sh" not in check["test"][-1]
+    # Seldom once it runs, often while it starts.
+    assert check["interval"] == "30s"
+    assert check["start_interval"] == "1s"
+
+
+def test_a_broker_that_names_none_yet_is_not_healthy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                # The size, the correlation id, no broker, no topic.
+                asked = connection.recv(64)
+                connection.sendall(struct.pack(">iiii", 12, *struct.unpack_from(">i", asked, 8), 0, 0))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert kafka_is_asked(server.getsockname()[1]).returncode == 1
+        thread.join()
 
 
 def test_images_of_others_are_of_one_release() -> None:
