@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-image test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom release-dry-run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -21,7 +21,7 @@ bootstrap-run:
 # Before the tests and not in them, as building takes minutes. Where Go or apt is missing, the tests say which they skip;
 # in CI they fail.
 tools: bootstrap ## fetch helm, helm-unittest and Prometheus for the tests; does nothing when they are at hand
-	@$(BIN)/forebay-sandbox tools fetch helm helm-unittest promtool prometheus >/dev/null || test "$$CI" != true
+	@$(BIN)/forebay-sandbox tools fetch helm helm-unittest promtool prometheus actionlint >/dev/null || test "$$CI" != true
 
 demo: bootstrap-run ## a pulse of four times the valley rate on a real Kafka, or SCENARIO=drawing: a report and one JSON line
 	@$(BIN)/forebay-sandbox demo $(if $(SCENARIO),--scenario $(SCENARIO))
@@ -37,7 +37,7 @@ down: ## stop what `make up` started
 
 # Three at a time on two cores, each with a broker of its own: the tests wait more than they compute.
 test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a hundred simulated histories
-	@$(BIN)/pytest tests -m "not long and not slow and not cluster" -n 3 --dist worksteal
+	@$(BIN)/pytest tests -m "not long and not slow and not cluster and not image and not release" -n 3 --dist worksteal
 
 test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far and silent ones
 # Chaos alone first: what it starts and kills asks for more than two cores, and brokers beside it take their seconds.
@@ -50,6 +50,11 @@ test-long: bootstrap ## the tests that take many rounds, or a schema registry: k
 test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes
 	@$(BIN)/forebay-sandbox tools fetch helm etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok controller-gen >/dev/null
 	@$(BIN)/pytest tests/cluster -m cluster
+
+# Always built anew; `make release-dry-run` and a single test take what it leaves in build/images/test, if of this commit.
+test-image: bootstrap ## build both images with buildah, twice, and take requests through them; needs root; ten minutes
+	@rm -rf build/images/test
+	@$(BIN)/pytest tests/image -m image
 
 test-unit: bootstrap ## only the tests that need no broker (two minutes)
 	@$(BIN)/pytest tests/unit tests/contract
@@ -82,11 +87,15 @@ chaos: bootstrap ## break things by SEED=n for SECONDS=s (300), or the backend a
 simulate: bootstrap ## the worker in SEEDS simulated histories (1000), or SEED=n: one, with all that happened; one JSON line
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED) --trace,--seeds $(or $(SEEDS),1000))
 
-images: ## build forebay-producer and forebay-worker with Docker; PYTHON_IMAGE=name:tag@sha256:... gives the base by digest
+images: ## build forebay-producer and forebay-worker with Docker, or BUILDER=buildah; docs/images.md has what else can be given
 	@tools/images
 
 sbom: bootstrap ## what each image holds, as CycloneDX: build/sbom/*.cdx.json
 	@tools/sbom
+
+release-dry-run: bootstrap ## push images and chart to a registry on 127.0.0.1, sign and verify them with a new key
+	@$(BIN)/forebay-sandbox tools fetch helm cosign docker-registry >/dev/null || test "$$CI" != true
+	@$(BIN)/pytest tests/image -m release
 
 clean: down ## stop the stack and delete what was built
 	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,16 +21,22 @@ trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/tools"
 tools_pip() { "$work/tools/bin/python" -m pip "$@"; }
 into_folder() { tools_pip --python "$folder/bin/python" "$@"; }
+# The same bytes in each build, and valid whatever times the files get: a builder may set them all to SOURCE_DATE_EPOCH,
+# and bytecode that goes by its source's time would then be compiled anew at each start.
+compile_all() { PYTHONHASHSEED=0 "$folder/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$@"; }
 
 case $step in
 dependencies)
     python3 -m venv --without-pip "$folder"
-    into_folder install --quiet --require-hashes --only-binary :all: -r "requirements/$deployable.txt"
+    into_folder install --quiet --no-compile --require-hashes --only-binary :all: -r "requirements/$deployable.txt"
+    compile_all "$folder/lib"
     ;;
 packages)
     tools_pip install --quiet --require-hashes --only-binary :all: -r requirements/build.txt
     tools_pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work/wheels" "${packages[@]/#/./}"
-    into_folder install --quiet --no-deps --no-index "$work"/wheels/*.whl
+    # By name: of a wheel by its path, the path would be noted beside it, another one in each build.
+    into_folder install --quiet --no-compile --no-deps --no-index --find-links "$work/wheels" "${packages[@]/#/forebay-}"
+    compile_all "$folder"/lib/python3*/site-packages/forebay_*/
     into_folder check
     ;;
 esac

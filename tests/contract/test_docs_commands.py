@@ -21,6 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 APPS = {"forebay": forebay.app, "forebay-worker": forebay_worker.app, "forebay-sandbox": forebay_sandbox.app}
 OTHERS = {
     "cat",
+    "cosign",
     "curl",
     "docker",
     "echo",

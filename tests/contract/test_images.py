@@ -136,6 +136,28 @@ def test_all_dockerfiles_stand_on_the_same_base() -> None:
     )
 
 
+@pytest.mark.parametrize("deployable", ["producer", "worker"])
+def test_a_published_image_says_what_it_was_made_of_and_has_no_program_that_changes_its_user(deployable: str) -> None:
+    final = stages(DEPLOY / f"{deployable}.Dockerfile")[1]
+    [labels] = [rest for word, rest in final if word == "LABEL"]
+    prefix = "org.opencontainers.image"
+    assert set(re.findall(rf"{prefix}\.([a-z.]+)=", labels)) == {
+        "title",
+        "description",
+        "licenses",
+        "version",
+        "revision",
+        "created",
+        "source",
+        "base.name",
+        "base.digest",
+    }
+    [run] = [rest for word, rest in final if word == "RUN"]
+    assert run.endswith("&& find / -xdev -type f -perm /6000 -exec chmod a-s {} +")
+    # Nothing may bring one after that.
+    assert [word for word, _ in final[final.index(("RUN", run)) :] if word == "RUN"] == ["RUN"]
+
+
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_a_build_installs_by_the_script_alone_and_copies_what_its_packages_need(dockerfile: Path) -> None:
     deployable = dockerfile.name.partition(".")[0]
