@@ -1,4 +1,4 @@
-"""Programs of others that tests run: helm, Prometheus, the parts of a Kubernetes cluster. Found, or made once per user.
+"""Programs of others that tests run: helm, Prometheus, parts of Kubernetes, a registry. Found, or made once per user.
 
 One on PATH comes first when its version fits. Else `go` builds it from pinned modules, or apt brings its Debian
 package. Runs those programs; writes to the user's cache.
@@ -142,6 +142,35 @@ TOOLS: Mapping[str, Tool] = {
             version="2.9.0",
             below=None,
             source=GoSource(module="compose", package="github.com/compose-spec/compose-go/v2/cmd", seconds=90),
+        ),
+        Tool(
+            name="actionlint",
+            version="1.7.12",
+            below=(2,),
+            source=GoSource(
+                module="actionlint",
+                package="github.com/rhysd/actionlint/cmd/actionlint",
+                stamps=("github.com/rhysd/actionlint.version=1.7.12",),
+                seconds=30,
+            ),
+        ),
+        Tool(
+            name="cosign",
+            version="2.6.5",
+            below=(3,),
+            source=GoSource(
+                module="cosign",
+                package="github.com/sigstore/cosign/v2/cmd/cosign",
+                stamps=("sigs.k8s.io/release-utils/version.gitVersion=v2.6.5",),
+                seconds=300,
+            ),
+            ask=("version",),
+        ),
+        Tool(
+            name="docker-registry",
+            version="2.8.0",
+            below=(3,),
+            source=DebianSource(package="docker-registry", program="usr/bin/docker-registry"),
         ),
         _kubernetes("kube-apiserver", seconds=442),
         _kubernetes("kube-controller-manager", seconds=101),

@@ -153,7 +153,7 @@ def test_an_unknown_tool_is_a_usage_error() -> None:
 
 @pytest.mark.parametrize("name", tools.TOOLS)
 def test_every_tool_can_be_fetched_and_says_how(runs: Path, tmp_path: Path, name: str) -> None:
-    program(tmp_path, "dpkg-deb", f'{_DPKG}\ntouch "$3/usr/bin/etcd"')
+    program(tmp_path, "dpkg-deb", f'{_DPKG}\ntouch "$3/usr/bin/etcd" "$3/usr/bin/docker-registry"')
 
     assert ("built with Go" in tools.how(name)) or ("Debian package" in tools.how(name))
     assert tools.tool(name).name == name
