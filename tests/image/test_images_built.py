@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 import tarfile
@@ -16,6 +17,7 @@ import pytest
 
 from forebay_sandbox.kafka.local import free_port
 from harness.image_build import DEPLOYABLES, ROOT, ImageBuild
+from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 from image.conftest import Built, this_commit
 
@@ -139,20 +141,20 @@ def test_a_request_goes_through_both_images_and_sigterm_drains_the_worker(
         mounts = [line.split() for line in Path(f"/proc/{running.process.pid}/mounts").read_text("utf-8").splitlines()]
         assert [options.split(",")[0] for _, place, _, options, *_ in mounts if place == "/"] == ["ro"]
 
-        request = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
-        asked = producer.run("submit", "-", "--wait", settings=common, stdin=json.dumps(request))
-        assert asked.returncode == 0, asked.stderr
-        assert "completed" in asked.stdout
+        asked = producer.run("submit", "-", "--wait", settings=common, stdin=json.dumps(envelope("quick")))
+        assert asked.returncode == 0, asked.stdout + asked.stderr
+        assert '"completed"' in asked.stdout
 
         # One that runs when SIGTERM comes is answered before the end.
-        slow = {**request, "max_tokens": 200}
+        slow = envelope("slow", payload=chat(output_tokens=200))
         sent = producer.run("submit", "-", settings=common, stdin=json.dumps(slow))
         assert sent.returncode == 0, sent.stderr
         wait_until("a request that runs", lambda: engine.stats()["running"] > 0)
         assert running.terminate(seconds=90) == 0, log_path.read_text(encoding="utf-8")
     results = producer.run("results", "--no-body", settings=common)
     assert results.returncode == 0, results.stderr
-    assert results.stdout.count("completed") == 2
+    assert sorted(re.findall(r'"request_id":"(\w+)"', results.stdout)) == ["quick", "slow"]
+    assert results.stdout.count('"completed"') == 2
 
 
 @pytest.mark.parametrize("deployable", DEPLOYABLES)
