@@ -144,7 +144,7 @@ OVERVIEW: Final = Dashboard(
                     runbook="ForebayBacklogHigh",
                 ),
                 graph(
-                    "Oldest request against its tier's deadline",
+                    "Oldest request against its deadline",
                     (f"max by (pool, tier) (forebay:oldest_age:ratio{{{_TIER}}})", "{{pool}} {{tier}}"),
                     unit="percentunit",
                     description="A line that climbs steadily while the backlog does not is one request, or one "

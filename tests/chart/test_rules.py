@@ -29,6 +29,7 @@ ALERTS = {
     "ForebayBackendRefusesAll",
     "ForebayExporterGone",
     "ForebayWorkersUnscraped",
+    "ForebayWorkersDiffer",
     "ForebaySignalDown",
     "ForebayCertificateExpiring",
     "ForebayKafkaWritesFailing",

@@ -162,7 +162,7 @@ The groups as JSON: recorded series for all pools, alerts for each set of pools 
 {{- end -}}
 {{- end -}}
 {{- if $alerts -}}
-{{- $name := ternary .name (printf "%s-%s" .name (first (sortAlpha (append $set.pools "others")))) (eq (len $sets) 1) -}}
+{{- $name := ternary .name (printf "%s-%s" .name (ternary "*" (first (sortAlpha (append $set.pools "~"))) (default false $set.others))) (eq (len $sets) 1) -}}
 {{- $groups = append $groups (dict "name" $name "rules" $alerts) -}}
 {{- end -}}
 {{- end -}}
