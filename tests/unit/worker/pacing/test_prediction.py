@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from forebay_schemas.contract.envelope import Request
 from forebay_worker.pacing.prediction import (
     CLASSES_MAX,
+    MEDIA_TOKENS,
     MODEL_CHARS_MAX,
     OUTPUT_TOKENS_UNKNOWN,
     SAMPLES_MAX,
@@ -47,6 +48,62 @@ def test_a_prompt_is_a_token_for_four_bytes_until_answers_say_better() -> None:
     assert predictor.predict(chat(4000)).prompt_tokens == 1000
     taught(predictor, chat(4000), 10, prompt_tokens=2000)
     assert predictor.predict(chat(6000)).prompt_tokens == 3000
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 6_000_000}}
+SOUND = {"type": "input_audio", "input_audio": {"format": "wav", "data": "A" * 100_000}}
+PAPER = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64," + "A" * 10_000}}
+TEXT = {"type": "text", "text": "x" * 4000}
+
+
+def parts(*content: dict[str, Any]) -> Request:
+    return request({"model": "m", "messages": [{"role": "user", "content": list(content)}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "media"),
+    [((IMAGE,), 1), ((IMAGE, TEXT, IMAGE), 2), ((SOUND, TEXT), 1), ((PAPER,), 1), ((PAPER, SOUND, IMAGE), 3)],
+)
+def test_what_lies_in_a_prompt_in_base64_is_no_text(content: tuple[dict[str, Any], ...], media: int) -> None:
+    predictor = Predictor()
+    text = parts(*(part for part in content if part is TEXT))
+    expected = predictor.predict(text).prompt_tokens + media * MEDIA_TOKENS
+    assert predictor.predict(parts(*content)).prompt_tokens == pytest.approx(expected, abs=100)
+
+
+def test_an_image_that_a_slash_is_escaped_in_is_one_too() -> None:
+    payload = msgspec.json.encode({"url": "data:image/png;base64,iV/BOR" + "w0K/Ggo" * 1000}).replace(b"/", b"\\/")
+    assert Predictor().predict(request(payload)).prompt_tokens < MEDIA_TOKENS + 50
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"text": ";base64,' + b"x" * 1000,
+        b'{"input_audio":' + b"x" * 1000,
+        b'{"input_audio":{"data":' + b"1" * 1000 + b"}}",
+        b'{"text": "' + b";base64, and so on " * 100 + b'"}',
+        b'{"text":' + b'";base64,"' * 100,
+    ],
+)
+def test_what_only_looks_like_an_image_is_no_trouble(payload: bytes) -> None:
+    assert 1 <= Predictor().predict(request(payload)).prompt_tokens <= len(payload) / 4 + MEDIA_TOKENS + 1
+
+
+def test_what_images_take_is_learnt_and_teaches_nothing_of_text() -> None:
+    predictor = Predictor()
+    taught(predictor, parts(IMAGE), *[10] * 20, prompt_tokens=1_425)
+    assert predictor.predict(parts(IMAGE, IMAGE)).prompt_tokens == pytest.approx(2 * 1_400, abs=50)
+    assert predictor.predict(chat(4000)).prompt_tokens == 1000
+    taught(predictor, chat(4000), 10, prompt_tokens=2000)
+    assert predictor.predict(chat(4000)).prompt_tokens == 2000
+
+
+def test_an_engine_that_counts_a_token_for_an_image_is_believed() -> None:
+    """As fake engines do: 6 MB were taken for 1.5 million tokens, so that one ran at a time."""
+    predictor = Predictor()
+    taught(predictor, parts(IMAGE), *[10] * 40, prompt_tokens=1)
+    assert predictor.predict(parts(IMAGE)).prompt_tokens < 50
 
 
 def test_bytes_per_token_are_learnt_for_each_model_over_twenty_answers() -> None:

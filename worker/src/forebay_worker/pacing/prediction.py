@@ -17,8 +17,21 @@ from forebay_schemas.contract.envelope import Request, payload_hints
 BYTES_PER_TOKEN = 4.0
 """English text in JSON, before any answer said better."""
 
+MEDIA_TOKENS = 500.0
+"""What an image, a sound or a file takes of the prompt, whatever its bytes, before any answer said better: engines cut
+it into pieces of a fixed size (85 to 1,500 tokens an image, by model)."""
+
+MEDIA_ALPHA = 0.2
+"""Of five answers: what clients of one model send is much alike."""
+
 PROMPT_ALPHA = 0.05
 """Of twenty answers: texts differ in their tokens per byte by language, and chats by how much of them is JSON."""
+
+MEDIA_BYTES_MIN = 256
+"""Less data is as well counted as text: no image is smaller, and most payloads need no look."""
+
+_MEDIA_MARKS = ((b";base64,", b""), (b'"input_audio":', b'"data":'))
+"""What stands before the data, and the key between."""
 
 OUTPUT_TOKENS_UNKNOWN = 128
 SAMPLES_MAX = 128
@@ -46,13 +59,16 @@ engine on long ones that come late."""
 
 
 class Prediction(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that a request is expected to take; ``keys``: the classes that learn from its answer, narrowest first."""
+    """Tokens that a request is expected to take; ``keys``: the classes that learn from its answer, narrowest first.
+
+    ``text_bytes``: of its payload, without the ``media`` (images, sounds, files) that lie in it in base64."""
 
     prompt_tokens: int
     output_tokens: int
     output_tokens_min: int
     cap_tokens: int | None
-    size_bytes: int
+    text_bytes: int
+    media: int
     keys: tuple[tuple[object, ...], ...]
 
     @property
@@ -100,19 +116,24 @@ class Predictor:
 
     def __init__(self) -> None:
         self._tokens_per_byte: OrderedDict[str | None, float] = OrderedDict()
+        self._tokens_per_medium: OrderedDict[str | None, float] = OrderedDict()
         self._classes: OrderedDict[tuple[object, ...], _Class] = OrderedDict()
 
     @property
     def classes(self) -> int:
         """How many it remembers."""
-        return len(self._classes) + len(self._tokens_per_byte)
+        return len(self._classes) + len(self._tokens_per_byte) + len(self._tokens_per_medium)
 
     def predict(self, request: Request) -> Prediction:
         """What is known before the request runs. Never raises: a payload that says nothing gives the defaults."""
         hints = payload_hints(request)
         model = hints.model if hints.model is None else hints.model[:MODEL_CHARS_MAX]
-        size_bytes = len(memoryview(request.payload))
-        prompt = max(1, round(size_bytes * self._tokens_per_byte.get(model, 1 / BYTES_PER_TOKEN)))
+        media, media_bytes = media_in(request.payload)
+        text_bytes = len(memoryview(request.payload)) - media_bytes
+        tokens = text_bytes * self._tokens_per_byte.get(model, 1 / BYTES_PER_TOKEN)
+        if media:
+            tokens += media * self._tokens_per_medium.get(model, MEDIA_TOKENS)
+        prompt = max(1, round(tokens))
         cap = hints.max_completion_tokens or hints.max_tokens
         wide = (model, request.biz_type, cap is None)
         # Octaves: a class spans a factor of two.
@@ -121,15 +142,12 @@ class Predictor:
         if cap is not None:
             keys = ((*middle, cap.bit_length()), *keys)
         output, output_min = self._output(keys, cap)
-        return Prediction(prompt, output, output_min, cap, size_bytes, keys)
+        return Prediction(prompt, output, output_min, cap, text_bytes, media, keys)
 
     def learn(self, prediction: Prediction, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """What the engine reported of a request that was predicted so; None where it reported nothing."""
-        if prompt_tokens and prediction.size_bytes:
-            model = prediction.model
-            ratio, known = prompt_tokens / prediction.size_bytes, self._tokens_per_byte.pop(model, None)
-            self._tokens_per_byte[model] = ratio if known is None else known + PROMPT_ALPHA * (ratio - known)
-            _bound(self._tokens_per_byte)
+        if prompt_tokens and prediction.text_bytes:
+            self._learn_prompt(prediction, prompt_tokens)
         if output_tokens is None:
             return
         # Of several completions at once (``n``) each keeps to the cap, and the engine works on all of them together.
@@ -141,6 +159,16 @@ class Predictor:
                 known_class.caps.add(prediction.cap_tokens)
             self._classes[key] = known_class
         _bound(self._classes)
+
+    def _learn_prompt(self, prediction: Prediction, prompt_tokens: int) -> None:
+        """Of the text what a byte takes; where there are media, what they take beside it: of both at once neither."""
+        model, per_byte = prediction.model, self._tokens_per_byte
+        if prediction.media:
+            text_tokens = prediction.text_bytes * per_byte.get(model, 1 / BYTES_PER_TOKEN)
+            seen = max(0.0, prompt_tokens - text_tokens) / prediction.media
+            _approach(self._tokens_per_medium, model, seen, MEDIA_ALPHA)
+        else:
+            _approach(per_byte, model, prompt_tokens / prediction.text_bytes, PROMPT_ALPHA)
 
     def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> tuple[int, int]:
         """As expected, and with luck."""
@@ -158,6 +186,42 @@ class Predictor:
             )
         # Nothing is dropped for what is not known.
         return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN), 1
+
+
+def media_in(payload: msgspec.Raw) -> tuple[int, int]:
+    """How many media lie in a payload in base64, and the bytes of their data: ``data:`` URLs, and `input_audio`.
+
+    A byte of them is a hundredth of a token or less, where one of text is a quarter.
+    """
+    if len(memoryview(payload)) < MEDIA_BYTES_MIN:
+        return 0, 0
+    body = bytes(payload)
+    count = data_bytes = 0
+    for mark, before_data in _MEDIA_MARKS:
+        at = body.find(mark)
+        while at >= 0:
+            begins = at + len(mark) if not before_data else _after(body, before_data, at + len(mark))
+            ends = body.find(b'"', begins) if begins >= 0 else -1
+            if ends < 0:
+                break
+            if ends - begins >= MEDIA_BYTES_MIN:
+                count += 1
+                data_bytes += ends - begins
+            at = body.find(mark, ends)
+    return count, data_bytes
+
+
+def _after(body: bytes, key: bytes, start: int) -> int:
+    """Where the text of a key begins; -1 where there is none."""
+    at = body.find(key, start)
+    quote = body.find(b'"', at + len(key)) if at >= 0 else -1
+    return quote + 1 if quote >= 0 else -1
+
+
+def _approach(known: OrderedDict[str | None, float], model: str | None, seen: float, alpha: float) -> None:
+    before = known.pop(model, None)
+    known[model] = seen if before is None else before + alpha * (seen - before)
+    _bound(known)
 
 
 def _bound(known: OrderedDict[Any, Any]) -> None:
