@@ -21,6 +21,7 @@ import structlog
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
+from forebay_worker.execution.handler_failures import HandlerFailures
 from forebay_worker.execution.json_body import why_not_json
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
@@ -38,15 +39,15 @@ class NoChildError(Exception):
     """A process ended before it had imported the handler: that says nothing of the request."""
 
 
-async def call_handler(handler: Handler, request: HandlerRequest) -> Answer:
+async def call_handler(handler: Handler, request: HandlerRequest, failures: HandlerFailures) -> Answer:
     """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised or returned."""
     try:
         returned = await handler(request)
     except (asyncio.CancelledError, GeneratorExit):
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - it is said, and the request's failure
         # sys.exit() in a handler, say: it ends its request, not the worker.
-        log.warning("handler failed", request_id=request.request_id, exc_info=error)
+        failures.failed(request.request_id, error)
         problem = f"{type(error).__name__}: {error}"
         retryable = False if isinstance(error, NotRetryableError) else None
         raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem, retryable=retryable)) from None
@@ -88,6 +89,7 @@ class HandlerBackend:
     def __init__(self, handler: Handler, *, run_in_child: RunInChild | None = None) -> None:
         self._handler = handler
         self._run_in_child = run_in_child
+        self._failures = HandlerFailures()
 
     async def run(self, work: Work) -> Answer:
         request = work.request
@@ -110,10 +112,11 @@ class HandlerBackend:
                 if work.crashes != SUSPECT_CRASHES:
                     # It took so long that others run here again: another attempt, in company.
                     raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=str(error))) from None
-        return await call_handler(self._handler, asked)
+        return await call_handler(self._handler, asked, self._failures)
 
     async def close(self) -> None:
-        """A handler holds nothing that is ours."""
+        """Says of its failures what is not said yet; a handler holds nothing that is ours."""
+        self._failures.close()
 
 
 def load_handler(name: str) -> Handler:

@@ -20,6 +20,7 @@ from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.log import configure_logging
 from forebay_worker.execution.handler_backend import call_handler, load_handler
+from forebay_worker.execution.handler_failures import HandlerFailures
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.handler import Handler, HandlerRequest
 from forebay_worker.request.work import Answer, Failure
@@ -57,7 +58,7 @@ def main() -> None:
 
 async def _run(handler: Handler, request: HandlerRequest) -> bytes:
     try:
-        return _encode(await call_handler(handler, request))
+        return _encode(await call_handler(handler, request, HandlerFailures()))
     except asyncio.CancelledError:
         return _encode_failure(Failure(reason=Reason.HANDLER_FAILED, error="the handler cancelled itself"))
     except BackendFailed as error:
