@@ -238,6 +238,14 @@ def test_an_example_s_notes_say_what_is_capped_and_what_is_missing(helm: Path) -
         (("dashboards.enabled=true",), ("panels of recorded series stay empty",)),
         (("prometheusRule.enabled=true",), ("runbookUrl is empty",)),
         (("podMonitor.enabled=true",), ("the exporter (backlog, age, risk) is not",)),
+        (
+            ("poolDefaults.resources.limits.memory=500M", "pools.a.settings.max_retries=1"),
+            ("pool a may take 576 MiB, and resources.limits.memory is 500M",),
+        ),
+        (
+            ("pools.a.settings.in_flight_bytes_max=1073741824", "pools.b.settings.buffer_bytes_max=800000000"),
+            ("pool a may take 1344 MiB, and resources.limits.memory is 1Gi", "pool b may take 1274 MiB"),
+        ),
     ],
 )
 def test_notes_warn_of_placeholders_and_of_switches_that_need_others(
@@ -248,3 +256,21 @@ def test_notes_warn_of_placeholders_and_of_switches_that_need_others(
     notes = done.stdout.partition("NOTES:")[2]
     for word in words:
         assert word in notes, notes
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "poolDefaults.resources.limits.memory=576Mi",
+        "poolDefaults.resources.limits.memory=605000k",
+        "poolDefaults.resources.limits.memory=0.61G",
+        "poolDefaults.resources.limits.memory=700000000",
+        "poolDefaults.resources.limits=null",
+    ],
+)
+def test_notes_are_silent_on_memory_that_will_do(helm: Path, value: str) -> None:
+    done = run_helm(
+        helm, "install", "forebay", CHART, "--dry-run=client", "--set", value, "--set", "pools.a.replicas=1"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "MiB" not in done.stdout.partition("NOTES:")[2]

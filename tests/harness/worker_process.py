@@ -164,7 +164,8 @@ class WorkerProcess:
     def _logged_port(self) -> int | None:
         code = self.process.poll()
         assert code is None, f"the worker ended with exit code {code}:\n{self.log_tail()}"
-        return next((event["ops_port"] for event in self.events() if event.get("event") == "working"), None)
+        said = ("working", "waiting for Kafka")
+        return next((event["ops_port"] for event in self.events() if event.get("event") in said), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

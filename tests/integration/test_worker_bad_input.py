@@ -55,7 +55,7 @@ CASES = {
     ),
     "unreachable-broker": Case(
         exit_code=3,
-        settings={**BACKEND, "FOREBAY_BOOTSTRAP_SERVERS": "127.0.0.1:1"},
+        settings={**BACKEND, "FOREBAY_BOOTSTRAP_SERVERS": "127.0.0.1:1", "FOREBAY_KAFKA_WAIT_SECONDS": "0"},
         named=("127.0.0.1:1", "FOREBAY_BOOTSTRAP_SERVERS"),
     ),
     "missing-topics": Case(

@@ -34,6 +34,34 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
         yield kafka
 
 
+@pytest.mark.slow
+def test_a_worker_that_starts_while_kafka_is_away_waits_for_it(
+    own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker
+) -> None:
+    pool = new_pool(own_kafka)
+    with running_engine() as engine:
+        own_kafka.brokers[0].stop()
+        worker, leaves = (new_worker(pool, backend_url=engine.url, wait=False) for _ in range(2))
+        worker.wait_listening()
+        leaves.wait_listening()
+        assert worker.get("/livez")[0] == 200
+        wait_until(
+            "a worker that says what it waits for", lambda: own_kafka.bootstrap_servers in worker.get("/readyz")[1]
+        )
+        status, problems = worker.get("/readyz")
+        assert (status, problems.startswith("waiting for Kafka: ")) == (503, True)
+        assert worker.status()["state"] == "waiting_for_kafka"
+        assert "forebay_in_flight_requests" in worker.get("/metrics")[1]
+        leaves.terminate()
+        own_kafka.brokers[0].start()
+        worker.wait_ready()
+        assert worker.status()["state"] == "working"
+        [result] = pool.results(pool.submit(Tier.HIGH, envelope("afterwards"))).values()
+        assert result.status == "completed"
+        assert len(worker.logged("waiting for Kafka")) == 1
+        worker.terminate()
+
+
 def test_a_broker_restarted_under_load_loses_nothing(
     own_kafka: LocalKafka, new_pool: NewPool, new_worker: NewWorker, tmp_path: Path
 ) -> None:

@@ -224,6 +224,16 @@ def _limit_ignored() -> list[Patch]:
     return [(Dispatcher, "limited_by", limited_by)]
 
 
+def _memory_ignored() -> list[Patch]:
+    real = Gate.blocked_by
+
+    def blocked_by(self: Gate, now: float, in_flight: int, memory_bytes: int) -> Limitation | None:
+        del memory_bytes
+        return real(self, now, in_flight, 0)
+
+    return [(Gate, "blocked_by", blocked_by)]
+
+
 def _crashes_not_counted() -> list[Patch]:
     return [(dispatch, "CONVICTED_CRASHES", 1_000_000)]
 
@@ -379,6 +389,7 @@ BUGS = [
     ),
     Bug("shares-ignored", "each worker takes the backend's limit for its own", _shares_ignored),
     Bug("limit-ignored", "more requests are in flight than the limit says", _limit_ignored),
+    Bug("memory-ignored", "requests in flight take more memory than they may", _memory_ignored),
     Bug("crashes-not-counted", "a request that kills its worker is run for ever", _crashes_not_counted),
     Bug(
         "suspects-beside-others",

@@ -15,6 +15,7 @@ from forebay_schemas.contract.control import Control, ControlAction, control_key
 from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_worker.pacing.gate import REQUEST_BYTES
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
@@ -33,6 +34,7 @@ IDLE_SECONDS_MAX = 150.0
 WORKERS_MAX = 4
 TRICKLE_SECONDS = 20.0
 EVENTS_SHOWN = 80
+MEMORY_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,7 @@ def draw_plan(seed: int) -> Plan:
         notices=random.choice((20, 50)) if is_small else 10_000,
         metadata_bytes=random.choice((24, 50, 90)) if random.random() < 0.2 else METADATA_BYTES_MAX,
         result_bytes=8_192,
+        request_bytes=Random(seed + 17_000_003).choice((REQUEST_BYTES,) * 3 + (MEMORY_BYTES_MAX // 2,)),
     )
     kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]
     weights = [6, 4, 6, 4, 3, 2, 4, 1, 5, 1, 0.5]
@@ -472,6 +475,7 @@ def _settings(plan: Plan) -> WorkerSettings:
         max_retries=plan.max_retries,
         drain_seconds=plan.drain_seconds,
         buffer_bytes_max=1024 * 1024,
+        in_flight_bytes_max=MEMORY_BYTES_MAX,
         ops_port=0,
     )
 

@@ -27,6 +27,7 @@ from forebay_worker.intake import parked as held
 from forebay_worker.intake import partitions as ownership
 from forebay_worker.outcome import reported as known
 from forebay_worker.outcome import reporter as outcome
+from forebay_worker.pacing import gate
 from forebay_worker.partition import assignment, claims, credit
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.worker import Worker
@@ -58,6 +59,8 @@ class Bounds:
     notices: int
     metadata_bytes: int
     result_bytes: int
+    request_bytes: int
+    """What each counts of the memory for those in flight."""
 
     def patches(self) -> list[Patch]:
         return [
@@ -68,6 +71,7 @@ class Bounds:
             (known, "KNOWN_REQUESTS_MAX", self.known_requests),
             (outcome, "UNDELIVERED_RECORDS_MAX", self.undelivered_records),
             (outcome, "LATER_BYTES_MAX", self.result_bytes),
+            (gate, "REQUEST_BYTES", self.request_bytes),
             (notices, "KEPT_NOTICES_MAX", self.notices),
             (ownership, "METADATA_BYTES_NEARLY_FULL", self.metadata_bytes * 3 // 4),
             (assignment, "encode_metadata", partial(encode_metadata, bytes_max=self.metadata_bytes)),
@@ -390,6 +394,11 @@ class Cluster:
         dispatcher, reporter = worker._dispatcher, worker._reporter
         if len(dispatcher.running) > dispatcher.gate.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")
+        sizes = [gate.in_flight_bytes(work) for work in (*dispatcher.running.values(), *dispatcher.named_starts)]
+        if sum(sizes) != dispatcher.in_flight_bytes:
+            fail(f"{name} counts {dispatcher.in_flight_bytes} bytes in flight, and there are {sum(sizes)}")
+        if sizes and sum(sizes) - max(sizes) >= (dispatcher.gate.memory_bytes_max or 0):
+            fail(f"{name} has {sum(sizes)} bytes in flight")
         for tier in self._tiers if not bounds.lookahead_follows_rate else ():
             # Retries may join a full lane, failed probes and suspects go back to it, and what was withheld is let go at
             # once.

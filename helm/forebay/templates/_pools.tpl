@@ -154,6 +154,27 @@ The settings of `forebay` for one pool, as JSON: (list $ $pool). The pool's dead
 {{- end -}}
 
 {{/*
+A quantity of memory as bytes; 0 for what is none.
+*/}}
+{{- define "forebay.memoryBytes" -}}
+{{- if kindIs "string" . -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (regexFind "^[0-9]+([.][0-9]+)?" . | float64) (get $units (regexReplaceAll "^[0-9.]+" . "") | float64) | int64 -}}
+{{- else -}}
+{{- int64 . -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+What a worker of the pool may take of memory, in MiB: 256, and what its settings bound. As the doctor's check `host`.
+*/}}
+{{- define "forebay.memoryMebibytesNeeded" -}}
+{{- $buffer := include "forebay.setting" (list . "buffer_bytes_max" 67108864) | float64 | int64 -}}
+{{- $inFlight := include "forebay.setting" (list . "in_flight_bytes_max" 268435456) | float64 | int64 -}}
+{{- add 256 (div (add $buffer $inFlight) 1048576) -}}
+{{- end -}}
+
+{{/*
 How many requests the pool's backend takes at most: limit_max of all its workers together, 256 unless set.
 */}}
 {{- define "forebay.backendRequestsMax" -}}

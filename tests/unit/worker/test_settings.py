@@ -34,6 +34,23 @@ def test_urls_of_backends(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "understood"),
+    [
+        ("http://engine/v1", "http://engine"),
+        ("http://engine:8000/v1/", "http://engine:8000"),
+        ("http://engine/base/v1", "http://engine/base"),
+        ("http://v1", "http://v1"),
+        ("http://engine/v1beta", "http://engine/v1beta"),
+        ("http://engine/v1/base", "http://engine/v1/base"),
+    ],
+)
+def test_a_version_at_the_end_of_a_backends_url_is_understood(url: str, understood: str) -> None:
+    settings = load(backend_url=url)
+    assert settings.backend_url == understood
+    assert settings.shared_backend == load(backend_url=understood).shared_backend, "they share it"
+
+
+@pytest.mark.parametrize(
     ("url", "said"),
     [
         ("", "no http URL"),
@@ -52,8 +69,7 @@ def test_urls_of_backends(url: str) -> None:
         ("http://engine?x=1", "query or fragment"),
         ("http://engine/?", "query or fragment"),
         ("http://engine/#top", "query or fragment"),
-        ("http://engine/v1", "leave /v1 out"),
-        ("http://engine/base/v1/", "leave /v1 out"),
+        ("http://engine/v1?x=1", "query or fragment"),
         ("http://engine/" + "a" * 2048, "is 2062 characters long"),
     ],
 )
@@ -191,7 +207,7 @@ def test_a_key_file_that_is_not_there_is_named_by_its_setting(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "url", ["http://user:s3cret@host/v1", "http://user:s3 cret@host", "http://us@er:s3c/ret@host?q", "ftp://:s3cret@h"]
+    "url", ["http://user:s3cret@host/?", "http://user:s3 cret@host", "http://us@er:s3c/ret@host?q", "ftp://:s3cret@h"]
 )
 def test_credentials_in_a_refused_url_are_not_shown(url: str) -> None:
     for name in ("backend_url", "metrics_url"):

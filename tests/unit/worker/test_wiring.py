@@ -62,9 +62,16 @@ def test_prompts_that_wait_in_the_backend_count_but_for_a_fixed_limit(name: str,
     work = make_work()
     work.prompt_tokens = 100_000
     gate.started(work, 1.0)
-    limitation = gate.blocked_by(1.0, 1)
+    limitation = gate.blocked_by(1.0, 1, 1)
     assert (limitation is not None) == is_blocked
     assert limitation is None or (limitation.signal, limitation.threshold) == ("prefill_seconds", 0.5)
+
+
+@pytest.mark.parametrize("name", ["slo_aimd", "fixed"])
+def test_memory_is_bounded_by_any_policy(name: str) -> None:
+    limitation = make_gate(settings(pacing_policy=name)).blocked_by(1.0, 1, 256 * 1024 * 1024)
+    assert limitation is not None
+    assert limitation.signal == "memory"
 
 
 def test_the_lanes_have_the_order_the_weights_and_the_shares_that_were_set() -> None:

@@ -16,6 +16,7 @@ import typer
 
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
+from forebay_schemas.runtime.allocator import give_back_large_blocks
 from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 from forebay_worker.calibrate.command import calibrate
@@ -52,7 +53,7 @@ def run(
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
     pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,
     kafka_properties: Annotated[Path | None, typer.Option(help="A file of librdkafka properties")] = None,
-    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend, without /v1")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend")] = None,
     handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
     limit_max: Annotated[int | None, typer.Option(help="Requests in flight at most")] = None,
     drain_seconds: Annotated[float | None, typer.Option(help="How long running requests may finish at the end")] = None,
@@ -75,6 +76,7 @@ def run(
     }
     settings = load_worker_settings(flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay-worker")
+    give_back_large_blocks()
     # What start-up made stays for good, and requests hold no cycles: looking for garbage among them costs 1 to 4
     # microseconds a request with the default thresholds (measured).
     gc.collect()
@@ -110,7 +112,7 @@ def doctor(
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
     pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,
     kafka_properties: Annotated[Path | None, typer.Option(help="A file of librdkafka properties")] = None,
-    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend, without /v1")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend")] = None,
     handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model to ask the backend for; the first that it lists unless given")

@@ -33,7 +33,7 @@ class WorkerSettings(CommonSettings):
 
     backend_url: str | None = Field(
         default=None,
-        description="The OpenAI-compatible backend, without /v1, http://127.0.0.1:8000 say; may have a path",
+        description="The OpenAI-compatible backend, http://127.0.0.1:8000 say; may have a path, and /v1 at its end",
     )
     backend_api_key: SecretStr | None = Field(
         default=None,
@@ -109,6 +109,11 @@ class WorkerSettings(CommonSettings):
     buffer_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=1024 * 1024, description="Bytes of requests taken from Kafka but not yet started"
     )
+    in_flight_bytes_max: int = Field(
+        default=256 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="Memory that requests in flight may take, each at 2.2 times its size; then no more start",
+    )
     max_retries: int = Field(default=3, ge=0, le=99, description="Retries after a first failure, then dead letter")
     retry_statuses: list[Annotated[int, Field(ge=400, le=599)] | Literal["4xx", "5xx"]] = Field(
         default=[408, 425, 429, 500, 502, 503, 504, 529],
@@ -116,6 +121,11 @@ class WorkerSettings(CommonSettings):
     )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="How long running requests may finish after SIGTERM; then they are given back"
+    )
+    kafka_wait_seconds: float | None = Field(
+        default=None,
+        ge=0,
+        description="How long a start waits for brokers that are out of reach, then exit code 3; for ever unless given",
     )
     worker_id: str = Field(
         default_factory=default_worker_id, pattern=r"^[A-Za-z0-9._-]{1,200}$", description="Letters, digits and . _ -"
@@ -125,6 +135,12 @@ class WorkerSettings(CommonSettings):
         description="The address that /livez, /readyz, /metrics and /status listen on",
     )
     ops_port: int = Field(default=8081, ge=0, le=65535, description="Their port; 0 = pick one")
+
+    @field_validator("backend_url")
+    @classmethod
+    def _without_version(cls, url: str | None) -> str | None:
+        """Many know it with the /v1 that all paths begin with. By what is left workers know that they share it."""
+        return None if url is None else re.sub(r"(?<![:/])/v1/*$", "", url)
 
     @field_validator("backend_api_key", mode="before")
     @classmethod
@@ -244,6 +260,4 @@ def _check_backend_url(url: str) -> SplitResult:
     parts = _check_url("FOREBAY_BACKEND_URL", url)
     if "?" in url or "#" in url:
         raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} has a query or fragment", fix="leave that out")
-    if parts.path.rstrip("/").endswith("/v1"):
-        raise UsageError("FOREBAY_BACKEND_URL", f"{url!r} ends in /v1", fix="leave /v1 out, the worker adds it")
     return parts

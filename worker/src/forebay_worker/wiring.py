@@ -41,9 +41,13 @@ def make_policy(settings: WorkerSettings) -> PacingPolicy:
 
 
 def make_gate(settings: WorkerSettings) -> Gate:
-    """The gate; with a fixed limit that limit alone counts."""
+    """The gate; with a fixed limit that limit and the memory alone count."""
     prefill_seconds_max = None if settings.pacing_policy == "fixed" else settings.prefill_seconds_max
-    return Gate(policy=make_policy(settings), prefill_seconds_max=prefill_seconds_max)
+    return Gate(
+        policy=make_policy(settings),
+        prefill_seconds_max=prefill_seconds_max,
+        memory_bytes_max=settings.in_flight_bytes_max,
+    )
 
 
 def make_failure_policy(settings: WorkerSettings) -> FailurePolicy:

@@ -6,6 +6,7 @@ The event loop's thread owns dispatch, execution and outcomes. Each tier's consu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import logging
 import math
@@ -26,7 +27,7 @@ from forebay_schemas.contract.control import Control, ControlAction, ControlOutc
 from forebay_schemas.contract.coordination import Capacity, Notice
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, UNPACKED_BYTES_MAX, Pool
-from forebay_schemas.errors import ExitCode, KafkaFailedError
+from forebay_schemas.errors import BrokerUnreachableError, ExitCode, KafkaFailedError
 from forebay_schemas.formats.avro_process import ProcessReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.formats.schema_fetcher import SchemaFetcher
@@ -92,6 +93,10 @@ STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
 DENIED_AGAIN_SECONDS = 5.0
+
+UNREACHABLE_AGAIN_SECONDS = 1.0
+UNREACHABLE_SAID_SECONDS = 60.0
+"""How often the brokers are asked at the start while none answers, and how often the log says so."""
 
 HELD_SECONDS_BEFORE_UNREADY = 5.0
 """A handler that blocks for so long is named by /readyz, too."""
@@ -159,6 +164,7 @@ class Worker:
         self._ops_port = 0
         self._coordination: Coordination | None = None
         self._share_until = math.inf
+        self._waits_for_cluster: str | None = "waiting for Kafka"
         self._request_of: Callable[[asyncio.Task[Any]], str | None] = lambda _: None
 
     async def run(self) -> None:
@@ -166,7 +172,6 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._drain.set)
-        self._partitions = await asyncio.to_thread(self._cluster.require_usable)
         self._producer = create_client(
             Producer,
             producer_config(
@@ -219,13 +224,14 @@ class Worker:
         self._request_of = self._executor.request_of
         await self._signals.start()
         try:
-            await self._learn_broker_time()
-            self._start_threads(loop)
-            log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
-            following = asyncio.create_task(self._follow_denials())
-            await self._turn_until(self._drain.is_set)
-            following.cancel()
-            await self._stop()
+            if (partitions := await self._find_cluster()) is not None:
+                await self._learn_broker_time()
+                self._start_threads(loop, partitions)
+                log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)
+                following = asyncio.create_task(self._follow_denials())
+                await self._turn_until(self._drain.is_set)
+                following.cancel()
+                await self._stop()
         finally:
             faulthandler.cancel_dump_traceback_later()
             self._close_threads.set()
@@ -240,6 +246,37 @@ class Worker:
             logging.shutdown()
             os._exit(ExitCode.OK)
         log.info("drained")
+
+    async def _find_cluster(self) -> dict[str, int] | None:
+        """How many partitions each topic has, once brokers answer; None when the worker is to end before that.
+
+        Kafka may well be away for a while, as it may be later. Raises what no waiting mends, and
+        ``BrokerUnreachableError`` once the worker is to wait no longer.
+        """
+        patience_seconds = self._settings.kafka_wait_seconds
+        give_up_at = math.inf if patience_seconds is None else self._clock.monotonic() + patience_seconds
+        say_at = -math.inf
+        while True:
+            asked = asyncio.create_task(asyncio.to_thread(self._cluster.require_usable))
+            while not asked.done():
+                self._loop_heartbeat = self._clock.monotonic()
+                await asyncio.wait({asked}, timeout=HEARTBEAT_SECONDS_MAX / 10)
+            try:
+                partitions = asked.result()
+            except BrokerUnreachableError as error:
+                now = self._clock.monotonic()
+                if now >= give_up_at:
+                    raise
+                self._waits_for_cluster = f"waiting for Kafka: {error}"
+                if now >= say_at:
+                    say_at = now + UNREACHABLE_SAID_SECONDS
+                    log.warning("waiting for Kafka", error=str(error), ops_port=self._ops_port)
+            else:
+                self._waits_for_cluster = None
+                return partitions
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._drain.wait(), UNREACHABLE_AGAIN_SECONDS)
+                return None
 
     async def _learn_broker_time(self) -> None:
         """Asks twice, since the first answer also waits for the connection. Gives up after two seconds."""
@@ -256,7 +293,7 @@ class Worker:
                 fix=f"{self._pool.coordination} should have message.timestamp.type=LogAppendTime",
             )
 
-    def _start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_threads(self, loop: asyncio.AbstractEventLoop, partitions: dict[str, int]) -> None:
         def deliver(batch: list[Work]) -> None:
             loop.call_soon_threadsafe(self._accept, batch)
 
@@ -305,7 +342,7 @@ class Worker:
             consumer=cast(FollowingConsumer, self._make_reader()),
             topic=pool.coordination,
             control_topic=pool.control,
-            partitions=self._partitions,
+            partitions=partitions,
             worker_id=self._settings.worker_id,
             clock=self._clock,
             topic_ids=self._topics,
@@ -524,6 +561,8 @@ class Worker:
     def _not_ready(self) -> list[str]:
         if self._drain.is_set():
             return ["draining"]
+        if self._waits_for_cluster is not None:
+            return [self._waits_for_cluster]
         # On the operations port's thread: only what any thread may read.
         intakes = list(self._intakes.items())
         problems = [
@@ -558,18 +597,26 @@ class Worker:
             intakes=self._intakes,
         )
 
+    @property
+    def _state(self) -> str:
+        if self._drain.is_set():
+            return "draining"
+        return "working" if self._waits_for_cluster is None else "waiting_for_kafka"
+
     def _status(self) -> dict[str, Any]:
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         dispatcher = self._dispatcher
         return {
             "worker": self._settings.worker_id,
             "pool": self._pool.name,
-            "state": "draining" if self._drain.is_set() else "working",
+            "state": self._state,
             "backend": "http" if self._handler is None else "handler",
             "limited_by": shown(limitation(dispatcher, now)),
             "share_requests": dispatcher.gate.share_requests,
             "limit_requests": dispatcher.gate.limit_requests,
             "in_flight_requests": len(dispatcher.running),
+            "in_flight_bytes": dispatcher.in_flight_bytes,
+            "in_flight_bytes_max": self._settings.in_flight_bytes_max,
             "pacing": pacing_status(dispatcher.gate, policy=self._settings.pacing_policy, now=now),
             "sharing": self._sharer.status(now),
             "tier_times": self._sharer.tier_peers.status(now),

@@ -108,11 +108,17 @@ def test_pacing_by_a_gpu_that_is_not_asked_fails() -> None:
     ("limits", "given", "words"),
     [
         ((None, None, None), {}, "no memory limit, no CPU limit, any number of open files"),
-        ((512, 2.0, 1024), {}, "memory limit 512 MiB, CPU limit 2 cores, 1024 open files"),
+        ((576, 2.0, 1024), {}, "memory limit 576 MiB, CPU limit 2 cores, 1024 open files"),
         (
-            (300, None, None),
+            (575, None, None),
             {},
-            "the memory limit is 300 MiB; FOREBAY_BUFFER_BYTES_MAX and the worker may take 320 MiB",
+            "the memory limit is 575 MiB; FOREBAY_BUFFER_BYTES_MAX, FOREBAY_IN_FLIGHT_BYTES_MAX and the worker may "
+            "take 576 MiB",
+        ),
+        (
+            (384, None, None),
+            {"in_flight_bytes_max": 64 * MIB},
+            "384 MiB, no CPU limit, any number of open files",
         ),
         ((None, 0.1, None), {}, "the CPU limit is 0.1 cores"),
         ((None, None, 627), {"limit_max": 500}, "627 files may be open; FOREBAY_LIMIT_MAX=500 needs 628"),

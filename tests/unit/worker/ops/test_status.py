@@ -37,6 +37,7 @@ from simulated.works import POOL, make_assignment, make_work
 
 TARGET_SECONDS = 0.05
 LIMIT = 20
+MIB = 1024 * 1024
 REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
 
 
@@ -112,6 +113,8 @@ class Desk:
             "sharing": self.sharing,
             "tier_times": {"ttl_ms": {}, "wait_ms": {}, "differing": self.differing},
             "in_flight_requests": len(self.dispatcher.running),
+            "in_flight_bytes": self.dispatcher.in_flight_bytes,
+            "in_flight_bytes_max": 256 * MIB,
             "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
             "signals": {
                 "engine": {
@@ -266,7 +269,7 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
     text = status_text(document)
     lines = lines_of(document)
     assert "limited by   limit (20, threshold 20)" in lines
-    assert "in flight    20 of 20" in lines
+    assert "in flight    20 of 20; 0.4 MiB of 256 MiB" in lines
     assert "breaker      closed, opened 0 times" in lines
     assert "clock skew   1.500 s" in lines
     assert any(line.split()[:2] == ["high", "5"] and line.endswith("limit (20, threshold 20)") for line in lines)
@@ -291,6 +294,7 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
             Limitation("suspect", 2, 0),
             "suspect: a request that ran at two crashes runs alone, or is to (2 others still run)",
         ),
+        (Limitation("memory", 262 * MIB, 256 * MIB), "memory: requests in flight take 262 MiB, of 256 MiB"),
         (Limitation("suspension", -0.5, 0), "suspension: this worker stood still, goes on in 0.50 s"),
         (Limitation("draining", 1, 0), "draining: nothing more is started"),
     ],

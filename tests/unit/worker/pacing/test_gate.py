@@ -11,7 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate, Limitation
+from forebay_worker.pacing.gate import (
+    BODY_COPIES,
+    CHANGES_KEPT,
+    KV_SHARE_MAX,
+    REQUEST_BYTES,
+    Gate,
+    Limitation,
+    in_flight_bytes,
+)
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import Ended, Signals
@@ -22,12 +30,16 @@ from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work
 
 ASSIGNMENT = make_assignment()
+MIB = 1024 * 1024
 STEP, SEQUENCE, PROMPT_TOKEN = 0.010, 0.0002, 0.00005
 """What the gate takes the backend for before it learns."""
 
 
-def work_of(prompt_tokens: int = 1000, output_tokens: int = 100, *, output_tokens_min: int = 50) -> Work:
+def work_of(
+    prompt_tokens: int = 1000, output_tokens: int = 100, *, output_tokens_min: int = 50, size_bytes: int | None = None
+) -> Work:
     work = make_work(ASSIGNMENT)
+    work.size_bytes = work.size_bytes if size_bytes is None else size_bytes
     work.prompt_tokens, work.output_tokens, work.output_tokens_min = prompt_tokens, output_tokens, output_tokens_min
     return work
 
@@ -54,12 +66,17 @@ class Stage:
 
     limit: int = 256
     prefill_seconds_max: float | None = 0.05
+    memory_bytes_max: int | None = None
     now: float = 100.0
     running: list[Work] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.policy = Watched(self.limit)
-        self.gate = Gate(policy=self.policy, prefill_seconds_max=self.prefill_seconds_max)
+        self.gate = Gate(
+            policy=self.policy,
+            prefill_seconds_max=self.prefill_seconds_max,
+            memory_bytes_max=self.memory_bytes_max,
+        )
 
     def start(self, count: int = 1, work: Work | None = None) -> None:
         for _ in range(count):
@@ -87,7 +104,7 @@ class Stage:
         )
 
     def blocked_by(self) -> Limitation | None:
-        return self.gate.blocked_by(self.now, len(self.running))
+        return self.gate.blocked_by(self.now, len(self.running), sum(map(in_flight_bytes, self.running)))
 
     def step(self, engine: EngineReading | None = None, seconds: float = 1.0) -> Signals:
         """A second later the policy decides. Returns what it was told."""
@@ -225,6 +242,39 @@ def test_requests_of_unknown_size_are_not_held_back_for_their_tokens() -> None:
     stage.start(10, work_of(0, 0, output_tokens_min=0))
     stage.step(EngineReading(at=stage.now, running_requests=10, kv_used_share=0.5))
     assert stage.blocked_by() is None
+
+
+def test_bodies_in_flight_fill_the_memory_at_what_they_really_take() -> None:
+    body = 5 * MIB
+    stage = Stage(prefill_seconds_max=None, memory_bytes_max=256 * MIB)
+    while stage.blocked_by() is None:
+        stage.start(1, work_of(1, 1, size_bytes=body))
+    taken = len(stage.running) * (int(BODY_COPIES * body) + REQUEST_BYTES)
+    assert stage.blocked_by() == Limitation("memory", taken, 256 * MIB)
+    assert len(stage.running) == 24, "22 and a bit at 11 MiB each, and the one that passes the bound"
+    stage.end()
+    assert stage.blocked_by() is None
+
+
+def test_one_that_is_larger_than_the_memory_runs_by_itself() -> None:
+    stage = Stage(prefill_seconds_max=None, memory_bytes_max=MIB)
+    assert stage.blocked_by() is None
+    stage.start(1, work_of(1, 1, size_bytes=8 * MIB))
+    assert stage.blocked_by() is not None
+    stage.end()
+    assert stage.blocked_by() is None
+
+
+def test_small_requests_are_as_many_as_the_limit_says() -> None:
+    stage = Stage(limit=256, prefill_seconds_max=None, memory_bytes_max=256 * MIB)
+    stage.start(256, work_of(1, 1, size_bytes=2_000))
+    assert stage.blocked_by() == Limitation("limit", 256, 256)
+
+
+@pytest.mark.parametrize(("reserved", "open_bytes"), [(0, 100), (20, 80), (100, 0)])
+def test_of_the_memory_as_much_is_kept_for_high_as_of_the_slots(reserved: int, open_bytes: int) -> None:
+    assert Stage(limit=100, memory_bytes_max=100).gate.memory_open_to_all(reserved) == open_bytes
+    assert Stage(limit=100).gate.memory_open_to_all(reserved) is None
 
 
 def test_without_a_prefill_budget_only_the_number_counts() -> None:

@@ -61,7 +61,7 @@ def calibrate(
     config: Annotated[
         Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
     ] = None,
-    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend, without /v1")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend")] = None,
     handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
     model: Annotated[
         str | None, typer.Option(help="The model to ask for; the first that the backend lists unless given")

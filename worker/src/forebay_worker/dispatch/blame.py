@@ -47,7 +47,7 @@ ADVICE: Final = {
     Cause.UNAVAILABLE: "see whether the backend runs, and its own log",
     Cause.CREDENTIALS: "see whether FOREBAY_BACKEND_API_KEY is the key that the backend takes now, and what it allows",
     Cause.REDIRECT: "give FOREBAY_BACKEND_URL as the address that the backend redirects to; nothing is followed",
-    Cause.NOT_FOUND: "see whether FOREBAY_BACKEND_URL, without /v1, and FOREBAY_BIZ_PATHS are the backend's addresses",
+    Cause.NOT_FOUND: "see whether FOREBAY_BACKEND_URL and FOREBAY_BIZ_PATHS are the backend's addresses",
     Cause.ERROR: "look at the backend's own log; it may have to be restarted",
 }
 

@@ -27,7 +27,7 @@ from forebay_worker.dispatch.suspects import NamedStarts, Suspects, is_suspect, 
 from forebay_worker.lanes.lanes import Lanes, cost_bytes
 from forebay_worker.outcome.reporter import UNDELIVERED_RECORDS_MAX, Reporter
 from forebay_worker.pacing.estimates import Estimates
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate, Limitation, in_flight_bytes
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import CONVICTED_CRASHES
 from forebay_worker.partition.quiet import Quiet
@@ -105,6 +105,8 @@ class Dispatcher:
         self.named_starts = NamedStarts()
         self.running: dict[int, Work] = {}
         self.running_by_tier = dict.fromkeys(TIERS, 0)
+        self.in_flight_bytes = 0
+        """Memory of what runs or is claimed to run: a bound on it holds as one on their number does."""
         self.stopping = False
         self.controls = Controls()
         self._second_looks: deque[tuple[float, ControlAction, str]] = deque(maxlen=CONTROLS_MAX)
@@ -251,7 +253,7 @@ class Dispatcher:
                 if not self._claim(work, now, self._clock.wall_ms()):
                     continue
                 if must_wait(work):
-                    self.running_by_tier[work.assignment.tier] += 1
+                    self._occupy(work)
                     self.named_starts.hold(work, now)
                     continue
             self._start(work, now)
@@ -269,14 +271,14 @@ class Dispatcher:
         if self._is_recovering(now):
             return None
         # What was allowed when they were claimed need not be any more.
-        while self._limited_by_others(now, len(self.running)) is None:
+        while self._limited_by_others(now, len(self.running), self._running_bytes) is None:
             held = self.named_starts.take(now)
             if held is None:
                 break
             if not held.assignment.claims.is_open or _comes_again(held):
                 self._let_go_held(held)
                 continue
-            self.running_by_tier[held.assignment.tier] -= 1
+            self._vacate(held)
             if not self._expire(held, self._clock.wall_ms()):
                 return held
         in_flight = len(self.running) + len(self.named_starts)
@@ -295,13 +297,25 @@ class Dispatcher:
         return None
 
     def _let_go_held(self, work: Work) -> None:
-        self.running_by_tier[work.assignment.tier] -= 1
+        self._vacate(work)
         work.assignment.claims.release(work.offset)
         self._tracing.let_go(work)
 
     def _could_start(self, now: float) -> bool:
         """Whether a request could start if none were running."""
-        return self.breaker.state is BreakerState.CLOSED and self._limited_by_others(now, 0) is None
+        return self.breaker.state is BreakerState.CLOSED and self._limited_by_others(now, 0, 0) is None
+
+    def _occupy(self, work: Work) -> None:
+        self.running_by_tier[work.assignment.tier] += 1
+        self.in_flight_bytes += in_flight_bytes(work)
+
+    def _vacate(self, work: Work) -> None:
+        self.running_by_tier[work.assignment.tier] -= 1
+        self.in_flight_bytes -= in_flight_bytes(work)
+
+    @property
+    def _running_bytes(self) -> int:
+        return self.in_flight_bytes - sum(map(in_flight_bytes, self.named_starts))
 
     def _pop(self, now: float) -> Work | None:
         """The most urgent request that may start now, not claimed."""
@@ -313,7 +327,7 @@ class Dispatcher:
                 now,
                 running=self.running_by_tier,
                 limit=self.gate.share_requests,
-                only_high=self.only_high,
+                only_high=self.only_high or self.memory_kept_for_high(now) is not None,
             )
         else:
             work = lanes.pop_probe(self.failures.is_of_the_failed_kind)
@@ -356,7 +370,7 @@ class Dispatcher:
             work.predicted_seconds = self.gate.service_seconds(work, now)
             self.gate.started(work, now)
         self.running[id(work)] = work
-        self.running_by_tier[work.assignment.tier] += 1
+        self._occupy(work)
         now_ms = self._clock.wall_ms()
         self._stats.dispatched(work, now_ms)
         self._tracing.started(work, now, now_ms)
@@ -367,6 +381,15 @@ class Dispatcher:
         urgent ones, which come too late already because of all that runs, come later still."""
         return self.running_by_tier[Tier.HIGH] > 0 and self.gate.is_slow_by_load
 
+    def memory_kept_for_high(self, now: float) -> Limitation | None:
+        """Whether what memory is left is kept for high, as the last slots are: the lower tiers get no more than they
+        are guaranteed."""
+        gate = self.gate
+        open_bytes = gate.memory_open_to_all(self.lanes.shares.reserved(now, gate.share_requests))
+        if open_bytes is None or self.in_flight_bytes < open_bytes:
+            return None
+        return Limitation("memory", self.in_flight_bytes, open_bytes)
+
     def limited_by(self, now: float) -> Limitation | None:
         """What keeps the next request from starting; None when nothing does."""
         if self.stopping:
@@ -375,10 +398,10 @@ class Dispatcher:
             return Limitation("suspension", round(now - self._recovered_at, 3), 0)
         if self.suspects.excludes_others:
             return Limitation("suspect", len(self.running), 0)
-        return self._limited_by_others(now, len(self.running) + len(self.named_starts))
+        return self._limited_by_others(now, len(self.running) + len(self.named_starts), self.in_flight_bytes)
 
-    def _limited_by_others(self, now: float, in_flight: int) -> Limitation | None:
-        limitation = self.gate.blocked_by(now, in_flight)
+    def _limited_by_others(self, now: float, in_flight: int, memory_bytes: int) -> Limitation | None:
+        limitation = self.gate.blocked_by(now, in_flight, memory_bytes)
         if limitation is not None:
             return limitation
         if not self.breaker.admits(now):
@@ -522,7 +545,7 @@ class Dispatcher:
         in_flight = len(self.running)
         del self.running[id(work)]
         self.ended_total += 1
-        self.running_by_tier[work.assignment.tier] -= 1
+        self._vacate(work)
         if self._predictor is None:
             return now  # a limit that never moves, and an order that asks for no tokens: nothing is to be learnt
         prompt_tokens = output_tokens = None

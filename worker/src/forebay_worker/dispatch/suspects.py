@@ -6,7 +6,7 @@ Pure, with time (monotonic seconds) passed in. The event loop uses it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -53,6 +53,9 @@ class NamedStarts:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __iter__(self) -> Iterator[Work]:
+        return (work for _, work in self._held)
 
     def of_tier(self, tier: Tier) -> int:
         """How many of the tier there are."""

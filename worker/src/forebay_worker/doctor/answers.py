@@ -75,7 +75,7 @@ def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence
     status = _status(answered, verdict)
     said = f"{where}: {shown}"
     if _is_success(status):
-        fix = "correct FOREBAY_BACKEND_URL: it names the server of an OpenAI-compatible API, without /v1"
+        fix = "correct FOREBAY_BACKEND_URL: it names the server of an OpenAI-compatible API"
         return failed(BACKEND, f"{where} answers, but not as that API does: {shown}", fix=fix)
     if 300 <= status < 400:
         fix = "name the server itself in FOREBAY_BACKEND_URL; a worker follows no redirect"
@@ -90,7 +90,7 @@ def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence
         fix = "it is overloaded or still loads its model; a worker waits for it, so look again"
         return warning(BACKEND, f"it takes nothing now: {said}", fix=fix)
     if status in (404, 405):
-        fix = "correct FOREBAY_BACKEND_URL (without /v1), or the path in FOREBAY_BIZ_PATHS"
+        fix = "correct FOREBAY_BACKEND_URL, or the path in FOREBAY_BIZ_PATHS"
         return failed(BACKEND, f"no OpenAI-compatible API is there: {said}", fix=fix)
     if status >= 500:
         return failed(BACKEND, f"it fails: {said}", fix="look at the backend's own log")

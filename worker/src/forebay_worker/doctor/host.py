@@ -16,7 +16,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 _MIB: Final = 1024 * 1024
 
 RESIDENT_BYTES: Final = 256 * _MIB
-"""Interpreter, Kafka clients with 64 MB of prefetch, running requests; beside ``buffer_bytes_max``."""
+"""Interpreter, Kafka clients with 64 MB of prefetch, what else has a bound of its own; beside what settings bound."""
 
 CORES_MIN: Final = 0.25
 FILES_BESIDE: Final = 128
@@ -42,17 +42,22 @@ def read_host_limits(cgroup: Path = _CGROUP) -> HostLimits:
     )
 
 
+def memory_bytes_needed(settings: WorkerSettings) -> int:
+    """What a worker may take. The chart's default limit and the docs go by the same sum."""
+    return RESIDENT_BYTES + settings.buffer_bytes_max + settings.in_flight_bytes_max
+
+
 def host_findings(limits: HostLimits, settings: WorkerSettings) -> list[Finding]:
     """Limits that a worker with these settings will run into. Pure."""
     findings: list[Finding] = []
-    needed = settings.buffer_bytes_max + RESIDENT_BYTES
+    needed = memory_bytes_needed(settings)
     if limits.memory_bytes is not None and limits.memory_bytes < needed:
         findings.append(
             warning(
                 CHECK,
-                f"the memory limit is {limits.memory_bytes // _MIB} MiB; FOREBAY_BUFFER_BYTES_MAX and the worker "
-                f"may take {needed // _MIB} MiB",
-                fix="raise the memory limit, or lower FOREBAY_BUFFER_BYTES_MAX",
+                f"the memory limit is {limits.memory_bytes // _MIB} MiB; FOREBAY_BUFFER_BYTES_MAX, "
+                f"FOREBAY_IN_FLIGHT_BYTES_MAX and the worker may take {needed // _MIB} MiB",
+                fix="raise the memory limit, or lower FOREBAY_IN_FLIGHT_BYTES_MAX or FOREBAY_BUFFER_BYTES_MAX",
             )
         )
     if limits.cores is not None and limits.cores < CORES_MIN:

@@ -63,6 +63,8 @@ class Gauges:
     limit_max_requests: int
     limit_changes: int
     in_flight: int
+    in_flight_bytes: int
+    in_flight_bytes_max: int
     token_seconds: float | None
     token_target_seconds: float | None
     knee_requests: float
@@ -109,6 +111,8 @@ def gather(
         limit_max_requests=settings.limit_max,
         limit_changes=gate.changes_total,
         in_flight=len(dispatcher.running),
+        in_flight_bytes=dispatcher.in_flight_bytes,
+        in_flight_bytes_max=settings.in_flight_bytes_max,
         token_seconds=gate.model.token_seconds,
         token_target_seconds=gate.policy.token_seconds_target,
         knee_requests=gate.knee_requests,

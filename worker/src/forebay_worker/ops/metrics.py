@@ -68,6 +68,8 @@ _LOOP_OWNED: Final = (
     gauge("forebay_limit_max_requests", "The policy's ceiling", "backend"),
     counter("forebay_limit_changes_total", "Changes of the limit that the policy finds", "backend"),
     gauge("forebay_in_flight_requests", "How many requests this worker has in flight", "backend"),
+    gauge("forebay_in_flight_bytes", "Memory they take, estimated", "backend"),
+    gauge("forebay_in_flight_bytes_max", "Memory they may take; from there on nothing more starts", "backend"),
     gauge(
         "forebay_token_seconds",
         "What an output token takes lately, the prompt's share taken off; none before the first answer",
@@ -203,6 +205,8 @@ _BY_BACKEND: Final = {
     "forebay_limit_max_requests": "limit_max_requests",
     "forebay_limit_changes_total": "limit_changes",
     "forebay_in_flight_requests": "in_flight",
+    "forebay_in_flight_bytes": "in_flight_bytes",
+    "forebay_in_flight_bytes_max": "in_flight_bytes_max",
     "forebay_token_seconds": "token_seconds",
     "forebay_token_target_seconds": "token_target_seconds",
     "forebay_knee_requests": "knee_requests",

@@ -39,6 +39,8 @@ def limitation_of(dispatcher: Dispatcher, tier: Tier, now: float) -> Limitation 
         assert gate.model.token_seconds is not None
         assert gate.policy.token_seconds_target is not None
         return Limitation("only_high", round(gate.model.token_seconds, 6), round(gate.policy.token_seconds_target, 6))
+    if (kept := dispatcher.memory_kept_for_high(now)) is not None:
+        return kept
     open_to_all = gate.share_requests - lanes.shares.reserved(now, gate.share_requests)
     return Limitation("reserve", running, open_to_all) if running >= open_to_all else None
 

@@ -78,10 +78,11 @@ def _held(loop: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 def _in_flight(document: Mapping[str, Any]) -> str:
     in_flight, share, limit = (document[f"{name}_requests"] for name in ("in_flight", "share", "limit"))
+    memory = f"; {_mebi(document['in_flight_bytes'])} of {_mebi(document['in_flight_bytes_max'])}"
     others = len(document["sharing"]["workers"]) - 1
     if others < 1:
-        return f"{in_flight} of {share}"
-    return f"{in_flight} of {share}, this worker's share of the backend's {limit}"
+        return f"{in_flight} of {share}{memory}"
+    return f"{in_flight} of {share}, this worker's share of the backend's {limit}{memory}"
 
 
 def _sharing(sharing: Mapping[str, Any]) -> str:
@@ -210,6 +211,8 @@ def _limitation(found: Mapping[str, Any] | None) -> str:
             return "breaker: open, a probe is on its way"
         case "coordination":
             return f"coordination: this worker has not heard itself through Kafka for {_seconds(value)}"
+        case "memory":
+            return f"memory: requests in flight take {_mebi(value)}, of {_mebi(threshold)}"
         case "suspect":
             return f"suspect: a request that ran at two crashes runs alone, or is to ({value:g} others still run)"
         case "suspension":
@@ -219,6 +222,10 @@ def _limitation(found: Mapping[str, Any] | None) -> str:
 
 def _seconds(seconds: float | None) -> str:
     return _NONE if seconds is None else f"{seconds:.2f} s"
+
+
+def _mebi(size_bytes: float) -> str:
+    return f"{round(size_bytes / 1024 / 1024, 1):g} MiB"
 
 
 def _milli(seconds: float | None) -> str:
