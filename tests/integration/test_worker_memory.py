@@ -35,9 +35,15 @@ def test_bodies_in_flight_are_bounded_by_the_memory_they_take(pool: LivePool, ne
         worker = new_worker(pool, backend_url=engine.url, limit_max=100, in_flight_bytes_max=16 * MIB)
         pid = worker.process.pid
         ids = pool.submit(Tier.MID, *(envelope(f"image-{number}", payload=payload) for number in range(12)))
-        wait_until("a full memory", lambda: worker.limited_by() == "memory" or None)
-        status = worker.status()
-        assert status["tiers"]["mid"]["limited_by"]["signal"] == "memory"
+
+        def full() -> dict[str, Any] | None:
+            now = worker.status()
+            limited = now["tiers"]["mid"]["limited_by"] or now["limited_by"] or {}
+            return now if now["tiers"]["mid"]["waiting"] and limited.get("signal") == "memory" else None
+
+        status = wait_until("a full memory, and more that wait", full)
+        assert status is not None
+        assert status["limited_by"]["signal"] == status["tiers"]["mid"]["limited_by"]["signal"] == "memory"
         assert status["in_flight_bytes"] >= status["in_flight_bytes_max"] == 16 * MIB
         assert worker.metric("forebay_in_flight_bytes_max") == 16 * MIB
         assert {result.status for result in pool.results(ids).values()} == {"completed"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.results import decode_result
+from forebay_schemas.runtime.log import spoken_of
 from forebay_worker import HandlerRequest
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
@@ -24,7 +26,7 @@ from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer
+from simulated.ports import ManualClock, MemoryProducer, MemoryRecord
 from simulated.works import POOL, make_assignment, make_work
 
 Handler = Callable[[HandlerRequest], Awaitable[Any]]
@@ -102,6 +104,53 @@ def test_every_request_runs_and_never_more_at_once_than_the_limit() -> None:
         assert most == 3
 
     run(scenario())
+
+
+class _Watched(MemoryRecord):
+    """A record of which it can be told whether somebody still has it."""
+
+
+def test_what_outlives_a_request_does_not_hold_its_body() -> None:
+    timers: list[asyncio.TimerHandle] = []
+    last_runs = asyncio.Event()
+    seen: list[str | None] = []
+
+    async def handler(request: HandlerRequest) -> Any:
+        if request.request_id == "r-9":
+            last_runs.set()
+        timers.append(asyncio.get_running_loop().call_later(600, print))
+        timers.append(asyncio.get_running_loop().call_later(0.001, lambda: seen.append(_traceparent())))
+        await asyncio.sleep(0 if request.request_id != "r-9" else 0.1)
+        return {}
+
+    async def scenario() -> None:
+        floor = Floor(handler, limit=1)
+        traceparent = f"00-{'a' * 32}-{'b' * 16}-01"
+        works = [
+            make_work(floor.assignment, offset=offset, headers=[("traceparent", traceparent.encode())])
+            for offset in range(10)
+        ]
+        records = []
+        for work in works:
+            work.record = _Watched(value_bytes=work.record.value(), offset_number=work.offset)
+            records.append(weakref.ref(work.record))
+        floor.dispatcher.accept(works)
+        del work, works
+        floor.executor.start_runnable()
+        await last_runs.wait()
+        floor.reporter.poll()
+        assert sum(record() is not None for record in records) == 1, "the one that runs, though its runner had others"
+        await floor.idle()
+        floor.reporter.poll()
+        assert sum(record() is not None for record in records) == 0
+        assert set(seen) == {traceparent}, "what a request began goes on under its trace"
+
+    run(scenario())
+
+
+def _traceparent() -> str | None:
+    subject = spoken_of.get()
+    return None if subject is None else subject.traceparent
 
 
 def test_a_handler_that_never_waits_lets_the_loop_turn() -> None:

@@ -505,7 +505,7 @@ def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
     offset, text = bay.consumer.committed_by_group[P0]
     assert (offset, said_by(offset, text)) == (
         1,
-        CommitMetadata(handed_over=((1, 0),), released=True),
+        CommitMetadata(handed_over=((1, 0),), released=True, is_open=True),
     )
     assert bay.consumer.commits[-1][1] is False
     assert [(over.assignment.partition, over.running) for over in bay.handed_over] == [(0, (1,))]

@@ -343,7 +343,8 @@ def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
         0,
     )
     assert notice.committed == 1
-    assert said_by(1, notice.metadata) == CommitMetadata(finished=((2, 1),), handed_over=((1, 0),), released=True)
+    expected = CommitMetadata(finished=((2, 1),), handed_over=((1, 0),), released=True, is_open=True)
+    assert said_by(1, notice.metadata) == expected
     assert len(bay.handed_over) == 1
 
 

@@ -24,6 +24,30 @@ GIVE_BACK_SECONDS_MAX = 5.0
 log = structlog.get_logger("forebay.executor")
 
 
+class _Spoken:
+    """What lines about a running request go by. What is left of it in other contexts keeps the trace, not the body.
+
+    asyncio copies the context for each timer and connection, and timers that were cancelled lie in its heap until there
+    are a hundred: with the request in them, 40 bodies of 5 MiB that had their answers were 200 MB (measured).
+    """
+
+    __slots__ = ("_traceparent", "_work")
+
+    def __init__(self, work: Work) -> None:
+        self._work: Work | None = work
+        self._traceparent: str | None = None
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace of the request, also after its end: what it began may go on."""
+        return self._traceparent if self._work is None else self._work.traceparent
+
+    def end(self) -> None:
+        """Lets go of the request."""
+        if self._work is not None:
+            self._traceparent, self._work = self._work.traceparent, None
+
+
 class Executor:
     """A runner is a task that runs one request after another while dispatch has any: a new task for each costs 3.5
     microseconds more (measured)."""
@@ -92,10 +116,12 @@ class Executor:
         assert task is not None
         dispatcher, running = self._dispatcher, self._running
         work: Work | None = first
+        del first  # or a runner would hold its body as long as it has others to run
         runs = 0
         while work is not None:
             running[id(work)] = task
-            spoken_of.set(work)
+            spoken = _Spoken(work)
+            spoken_of.set(spoken)
             try:
                 answer = await self._backend.run(work)
             except BackendFailed as error:
@@ -115,8 +141,10 @@ class Executor:
                 dispatcher.failed(work, Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem))
             else:
                 dispatcher.answered(work, answer)
+                del answer
             finally:
                 spoken_of.set(None)
+                spoken.end()
                 del running[id(work)]
                 self._overdue.discard(id(work))
             if task.cancelling():
