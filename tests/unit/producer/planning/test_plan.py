@@ -17,10 +17,11 @@ from benchmarks.pacing.workloads import Arrival, physics
 from typer.testing import CliRunner
 
 from forebay_producer.cli.app import app
+from forebay_producer.cli.plan import _loads
 from forebay_producer.planning.plan import Demand, Load, Service, make_plan, shown_seconds
 from forebay_producer.planning.waits import DAY_SECONDS, Flow, all_busy, floods, waits
 from forebay_schemas.contract.calibration import VERSION, Calibration, Recommendation
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
 from forebay_schemas.errors import UsageError
 from forebay_worker.pacing.policies.fixed import FixedLimit
 
@@ -461,3 +462,28 @@ def test_what_no_load_is_is_refused_and_the_bounds_fit_into_the_table(
         code, said = planned(value)
         assert code in (0, 1)
         assert max(map(len, said.splitlines())) <= 140, said
+
+
+def test_a_tier_may_wait_for_as_long_as_it_tolerates() -> None:
+    tolerant = make_plan(demand(high=Load(per_second=1.0, deadline_seconds=60.0, tolerated_seconds=10.0)))
+    assert tolerant.tiers["high"].allowed_wait_seconds == 10.0
+    assert "a request may wait for as long as its tier tolerates" in tolerant.assumes
+    usual = make_plan(demand(high=Load(per_second=1.0, deadline_seconds=60.0)))
+    assert usual.tiers["high"].allowed_wait_seconds == 36.0
+    assert "a request may wait for 60% of its deadline" in usual.assumes
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "times", "deadline_seconds", "allowed_seconds"),
+    [
+        ([], DEFAULT_TIER_TIMES, 5.0, 3.0),
+        ([], tier_times({Tier.HIGH: 60_000}, {}), 60.0, 3.0),
+        ([], tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000}), 60.0, 10.0),
+        (["high=20s"], tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000}), 20.0, 12.0),
+    ],
+)
+def test_without_a_deadline_given_the_settings_count(
+    deadlines: list[str], times: TierTimes, deadline_seconds: float, allowed_seconds: float
+) -> None:
+    load = _loads(["high=1/s"], [], deadlines, times)[Tier.HIGH]
+    assert (load.deadline_seconds, load.allowed_wait_seconds) == (deadline_seconds, allowed_seconds)
