@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
@@ -93,10 +94,12 @@ class Bay:
         delays_seconds: tuple[int, ...] = (0,),
         schemas: SchemaSource | None = None,
         foreign: ForeignReader | None = None,
+        default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
     ) -> None:
         self.clock = ManualClock()
         self.schemas = schemas or NoSchemas()
         self.foreign = foreign
+        self.default_ttl_ms = default_ttl_ms
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
         self.quiet = Quiet()
@@ -135,7 +138,7 @@ class Bay:
             look=self.looks.look,
             answer=lambda *answer: self.answers.append(answer),
             quiet=self.quiet,
-            default_ttl_ms=DEFAULT_TTL_MS,
+            default_ttl_ms=self.default_ttl_ms,
         )
 
     def _deliver(self, batch: list[Work]) -> None:

@@ -31,9 +31,9 @@ def lifetime_of(message: Any) -> Lifetime:
     What needs a Schema Registry to be read is not read: it counts as a request that names no deadline.
     """
     history = read_history(record_headers(message))
-    since_ms = history.first_enqueued_at
-    if since_ms is None:
-        since_ms = message.timestamp()[1]
+    written_ms: int = message.timestamp()[1]
+    # A header makes no request younger than its record.
+    since_ms = min(written_ms, written_ms if history.first_enqueued_at is None else history.first_enqueued_at)
     try:
         request = _ENVELOPES.read(message.value(), content_type=history.content_type)
     except EnvelopeError:

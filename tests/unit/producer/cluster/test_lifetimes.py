@@ -60,3 +60,8 @@ def test_an_expedited_copy_goes_on_from_its_first_enqueue() -> None:
     headers = [(FIRST_ENQUEUED_AT, str(WRITTEN_MS - 5_000).encode()), (EXPEDITED_TIER, b"low")]
     found = lifetime_of(Message(envelope(""), headers))
     assert found == Lifetime(since_ms=WRITTEN_MS - 5_000, ttl_ms=None, expedited_tier=Tier.LOW)
+
+
+def test_a_header_makes_no_request_younger_than_its_record() -> None:
+    headers = [(FIRST_ENQUEUED_AT, str(WRITTEN_MS + 3_600_000).encode())]
+    assert lifetime_of(Message(envelope(', "ttl_ms": 2000'), headers)) == Lifetime(since_ms=WRITTEN_MS, ttl_ms=2_000)

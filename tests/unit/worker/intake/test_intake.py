@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from forebay_schemas.contract.headers import NO_HISTORY
+from forebay_schemas.contract.headers import EXPEDITED_TIER, NO_HISTORY
 from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, encode_metadata
+from forebay_schemas.contract.tiers import Tier, tier_times
 from forebay_worker.intake import partitions as ownership_module
 from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
 from forebay_worker.intake.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS
@@ -44,6 +45,27 @@ def test_a_request_cannot_make_itself_younger_than_its_record(forged: bytes) -> 
     bay.step(2)
     [work] = bay.handed
     assert (work.first_enqueued_at, work.deadline_ms) == (NOW_MS, NOW_MS + 2_000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tier_before", "ttl_ms"),
+    [
+        ({}, None, 60_000),
+        ({"ttl_ms": 2_000}, None, 2_000),
+        ({"expire_at": NOW_MS + 9_000}, None, 9_000),
+        ({}, b"low", 90_000),
+    ],
+)
+def test_a_request_that_names_no_deadline_has_the_workers(
+    fields: dict[str, int], tier_before: bytes | None, ttl_ms: int
+) -> None:
+    bay = Bay(default_ttl_ms=tier_times({Tier.MID: 60_000, Tier.LOW: 90_000}, {}).ttl_ms)
+    headers: list[tuple[str, bytes | None]] = [] if tier_before is None else [(EXPEDITED_TIER, tier_before)]
+    bay.consumer.append(MemoryRecord(topic_name=TOPIC, value_bytes=envelope("a", **fields), header_list=headers))
+    bay.consumer.assign(P0)
+    bay.step(2)
+    [work] = bay.handed
+    assert work.deadline_ms == NOW_MS + ttl_ms
 
 
 def test_records_become_requests_with_their_deadline_and_urgency() -> None:
