@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 import tarfile
@@ -151,10 +150,10 @@ def test_a_request_goes_through_both_images_and_sigterm_drains_the_worker(
         assert sent.returncode == 0, sent.stderr
         wait_until("a request that runs", lambda: engine.stats()["running"] > 0)
         assert running.terminate(seconds=90) == 0, log_path.read_text(encoding="utf-8")
-    results = producer.run("results", "--no-body", settings=common)
+    results = producer.run("results", "--no-body", "--output", "json", settings=common)
     assert results.returncode == 0, results.stderr
-    assert sorted(re.findall(r'"request_id":"(\w+)"', results.stdout)) == ["quick", "slow"]
-    assert results.stdout.count('"completed"') == 2
+    outcomes = [json.loads(line) for line in results.stdout.splitlines()]
+    assert {each["request_id"]: each["status"] for each in outcomes} == {"quick": "completed", "slow": "completed"}
 
 
 @pytest.mark.parametrize("deployable", DEPLOYABLES)

@@ -162,7 +162,7 @@ TOOLS: Mapping[str, Tool] = {
                 module="cosign",
                 package="github.com/sigstore/cosign/v2/cmd/cosign",
                 stamps=("sigs.k8s.io/release-utils/version.gitVersion=v2.6.5",),
-                seconds=300,
+                seconds=480,
             ),
             ask=("version",),
         ),
