@@ -22,6 +22,7 @@ _ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-
     len(_BODY),
     _BODY,
 )
+_NOTHING: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
 @dataclass(slots=True)
@@ -39,6 +40,9 @@ class PatientEngine:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                if not head.startswith(b"POST "):
+                    writer.write(_NOTHING)  # of metrics, which it has not
+                    continue
                 self.running += 1
                 self.most = max(self.most, self.running)
                 left = _length(head)
