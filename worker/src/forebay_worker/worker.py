@@ -222,9 +222,9 @@ class Worker:
         )
         self._executor = Executor(dispatcher=self._dispatcher, backend=self._tracing.around(self._backend))
         self._request_of = self._executor.request_of
-        await self._signals.start()
         try:
             if (partitions := await self._find_cluster()) is not None:
+                await self._signals.start()
                 await self._learn_broker_time()
                 self._start_threads(loop, partitions)
                 log.info("working", pool=self._pool.name, worker=self._settings.worker_id, ops_port=self._ops_port)

@@ -77,7 +77,7 @@ class _Kept(Generic[_Reading]):
     def __init__(self, *, signal: str, source: Source[_Reading] | None, since: float) -> None:
         self._signal = signal
         self._source = source
-        self._since = since
+        self.since = since
         self._reading: _Reading | None = None
         self._error: str | None = None
         self._called_missing = False
@@ -108,7 +108,7 @@ class _Kept(Generic[_Reading]):
         if present and self._called_missing:
             self._called_missing = False
             log.info("signal is back", signal=self._signal, source=self._source.name)
-        elif not present and not self._called_missing and (self._error or now - self._since > STALE_SECONDS):
+        elif not present and not self._called_missing and (self._error or now - self.since > STALE_SECONDS):
             self._called_missing = True
             log.warning(
                 "signal is missing; pacing goes on without it",
@@ -145,7 +145,8 @@ class _Kept(Generic[_Reading]):
 class SignalPoller:
     """``engine`` and ``gpu``: where their readings come from; None: off.
 
-    `start` and `stop` are called once, in this order, in the event loop; all else at any time in its thread.
+    `start` and `stop` are called once, in this order, in the event loop, `stop` also without the other; all else at any
+    time in its thread.
     """
 
     def __init__(self, *, engine: Source[EngineReading] | None, gpu: Source[GpuReading] | None, clock: Clock) -> None:
@@ -157,6 +158,7 @@ class SignalPoller:
 
     async def start(self) -> None:
         """Starts to look; waits for nothing."""
+        self._engine.since = self._gpu.since = self._clock.monotonic()
         self._tasks = [
             asyncio.create_task(self._engine.follow(), name="signals-engine"),
             asyncio.create_task(self._gpu.follow(), name="signals-gpu"),
