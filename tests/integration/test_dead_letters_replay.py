@@ -161,8 +161,8 @@ def test_without_workers_replays_do_not_pile_up_before_live_traffic(pool: LivePo
     write_letters(pool, [(f"r-{number}", value_of(f"r-{number}")) for number in range(50)])
     with running(pool) as run:
         assert run.stderr is not None
-        line = run.stderr.readline().decode()
-        assert "wait in mid and nothing gets finished: does a worker run?" in line
+        # Where it goes slowly a line before says that nobody can tell yet.
+        assert any(b"wait in mid and nothing gets finished: does a worker run?" in line for line in run.stderr)
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
     assert run.returncode == 130
@@ -175,7 +175,7 @@ def test_replays_go_on_by_themselves_when_a_worker_comes(
     write_letters(pool, [(f"r-{number}", value_of(f"r-{number}")) for number in range(50)])
     with running(pool) as run:
         assert run.stderr is not None
-        assert b"does a worker run?" in run.stderr.readline()
+        assert any(b"does a worker run?" in line for line in run.stderr)
         new_worker(pool, backend_url=engine.url, limit_max=4)
         out, err = run.communicate(timeout=60)
     assert run.returncode == 0, err

@@ -21,7 +21,8 @@ class _Question:
 
 
 @pytest.mark.parametrize(
-    "code", [KafkaError.NOT_COORDINATOR, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER]
+    "code",
+    [KafkaError.NOT_COORDINATOR, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._DESTROY_BROKER, KafkaError._NOENT],
 )
 def test_a_question_that_meets_a_broker_that_is_going_is_asked_again(code: int) -> None:
     question = _Question(code)
