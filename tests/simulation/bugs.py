@@ -31,7 +31,6 @@ from forebay_worker.outcome import records as dead_letters
 from forebay_worker.outcome import reporter as outcome
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate, Limitation
-from forebay_worker.partition import assignment as tracking
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.offsets import PartitionOffsets
@@ -332,14 +331,6 @@ def _last_commit_never_said() -> list[Patch]:
     return [(Commits, "commit_last", commit_last)]
 
 
-def _overruled_believed() -> list[Patch]:
-    return [(Assignment, "_is_overruled", lambda *_args: False)]
-
-
-def _late_outcomes_forgotten() -> list[Patch]:
-    return [(tracking, "LATE_SECONDS", 0.0)]
-
-
 def _any_answer_confirms() -> list[Patch]:
     return [(Commits, "_answers", lambda _self, _partition, sent: sent is not None)]
 
@@ -437,16 +428,6 @@ BUGS = [
         "last-commit-never-said",
         "a last commit that the broker refuses is not said to the next owner",
         _last_commit_never_said,
-    ),
-    Bug(
-        "overruled-believed",
-        "an early owner's last commit counts, though a later one has committed since",
-        _overruled_believed,
-    ),
-    Bug(
-        "late-outcomes-forgotten",
-        "what a cut-off owner delivers later is not looked for",
-        _late_outcomes_forgotten,
     ),
     Bug(
         "any-answer-confirms",

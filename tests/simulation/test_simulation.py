@@ -71,7 +71,6 @@ def test_every_bug_put_back_is_found() -> None:
         ("last-commit-ignored", 150, "counts 1 crashes of"),
         ("last-commit-never-said", 150, "counts 1 crashes of"),
         ("any-answer-confirms", 56, "for confirmed, and nobody took it"),
-        ("late-outcomes-forgotten", 1891, "its outcome was written at"),
     ],
 )
 def test_what_breaks_hand_overs_is_found_in_the_history_that_shows_it(name: str, seed: int, violation: str) -> None:
