@@ -31,7 +31,8 @@ def image(size_bytes: int) -> dict[str, Any]:
 
 def test_bodies_in_flight_are_bounded_by_the_memory_they_take(pool: LivePool, new_worker: NewWorker) -> None:
     payload = image(2 * MIB)
-    with patient_engine(seconds=0.5) as engine:
+    # As long as it takes a busy machine to send four of them.
+    with patient_engine(seconds=2.0) as engine:
         worker = new_worker(pool, backend_url=engine.url, limit_max=100, in_flight_bytes_max=16 * MIB)
         pid = worker.process.pid
         ids = pool.submit(Tier.MID, *(envelope(f"image-{number}", payload=payload) for number in range(12)))
@@ -54,7 +55,7 @@ def test_bodies_in_flight_are_bounded_by_the_memory_they_take(pool: LivePool, ne
 
 def test_images_do_not_wait_for_the_prefill_of_their_bytes(pool: LivePool, new_worker: NewWorker) -> None:
     payload = image(2 * MIB)
-    with patient_engine(seconds=0.5) as engine:
+    with patient_engine(seconds=2.0) as engine:
         new_worker(pool, backend_url=engine.url, pacing_policy="slo_aimd", lane_order="sjf_aged")
         ids = pool.submit(Tier.MID, *(envelope(f"image-{number}", payload=payload) for number in range(8)))
         assert {result.status for result in pool.results(ids).values()} == {"completed"}
