@@ -24,7 +24,7 @@ from forebay_schemas.kafka.offsets_retention import ask_retention_minutes
 from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.kafka.topic_drift import Drift, drift_of
 from forebay_schemas.kafka.topic_ids import topic_ids
-from forebay_schemas.kafka.transient import is_passing, until_passed
+from forebay_schemas.kafka.transient import SECONDS_MAX, is_passing, until_passed
 
 LEADERS_SECONDS_MAX: Final = 30.0
 
@@ -140,8 +140,13 @@ class TopicAdmin:
             counts[at[0]] += last[at] - first[at]
         return counts
 
-    def offsets(self, partitions: Iterable[tuple[str, int]], *, at: Edge) -> dict[tuple[str, int], int]:
-        """The offset of the first record, or the one after the last, of each (topic, partition)."""
+    def offsets(
+        self, partitions: Iterable[tuple[str, int]], *, at: Edge, patience_seconds: float = SECONDS_MAX
+    ) -> dict[tuple[str, int], int]:
+        """The offset of the first record, or the one after the last, of each (topic, partition).
+
+        ``patience_seconds``: how long brokers may answer with errors that pass.
+        """
         isolation = IsolationLevel.READ_COMMITTED if at is Edge.READABLE_END else IsolationLevel.READ_UNCOMMITTED
         spec = OffsetSpec.earliest() if at is Edge.FIRST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
@@ -164,7 +169,7 @@ class TopicAdmin:
                     raise self._explained(error, doing="reading offsets", needs=needs) from None
             return found
 
-        return self._ask(lambda: until_passed()(ask), doing="reading offsets")
+        return self._ask(lambda: until_passed(patience_seconds)(ask), doing="reading offsets")
 
     def ids(self, topics: Collection[str]) -> dict[str, int]:
         """Which topics these are, as commits name them; without those that have no id."""
@@ -194,7 +199,8 @@ class TopicAdmin:
                 )
             time.sleep(0.05)
         # The leaders that the metadata names need not know of it yet; they do once they answer.
-        self.offsets([(name, number) for name, count in partitions.items() for number in range(count)], at=Edge.END)
+        everything = [(name, number) for name, count in partitions.items() for number in range(count)]
+        self.offsets(everything, at=Edge.END, patience_seconds=max(SECONDS_MAX, give_up_at - time.monotonic()))
 
     def _metadata(self) -> Any:
         return ask_metadata(self._admin, connection=self._connection, doing="asking for the topics")
