@@ -100,28 +100,22 @@ extraEnv: NAME: text, or NAME: {secretKeyRef: ...} and the like, or a list as Ku
 */}}
 {{- define "forebay.extraEnv" -}}
 {{- $where := index . 0 -}}
-{{- $given := index . 1 -}}
-{{- if kindIs "slice" $given -}}
-{{- range $given }}
-{{- if hasPrefix "FOREBAY_" .name }}
-{{- fail (printf "%s.extraEnv sets %s: settings of forebay have values of their own, settings of a pool or producerSettings" $where .name) }}
-{{- end }}
-{{- end }}
-{{ toYaml $given }}
-{{- else -}}
-{{- range $name, $value := $given }}
-{{- if hasPrefix "FOREBAY_" $name }}
-{{- fail (printf "%s.extraEnv sets %s: settings of forebay have values of their own, settings of a pool or producerSettings" $where $name) }}
-{{- end }}
-- name: {{ $name }}
-{{- if kindIs "map" $value }}
-  valueFrom:
-    {{- toYaml $value | nindent 4 }}
-{{- else }}
-  value: {{ $value | quote }}
-{{- end }}
-{{- end }}
-{{- end }}
+{{- $entries := index . 1 -}}
+{{- if not (kindIs "slice" $entries) -}}
+{{- $given := $entries -}}
+{{- $entries = list -}}
+{{- range $name, $value := $given -}}
+{{- $entries = append $entries (ternary (dict "name" $name "valueFrom" $value) (dict "name" $name "value" (toString $value)) (kindIs "map" $value)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $entries -}}
+{{- if hasPrefix "FOREBAY_" .name -}}
+{{- fail (printf "%s.extraEnv sets %s: settings of forebay have values of their own, settings of a pool or producerSettings" $where .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with $entries }}
+{{ toYaml . }}
+{{- end -}}
 {{- end -}}
 
 {{/*

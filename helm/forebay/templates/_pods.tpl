@@ -131,6 +131,19 @@ revisionHistoryLimit: 5
 {{- end -}}
 
 {{/*
+How many pods a node's drain may take at a time: (dict "of" podDisruptionBudget "labels" (list $ "worker" "qwen")).
+*/}}
+{{- define "forebay.disruptionBudget" -}}
+# Never minAvailable: with one replica that would keep a node from being drained.
+maxUnavailable: {{ int .of.maxUnavailable }}
+# A pod that is not ready does no work, and must not keep a node from being drained.
+unhealthyPodEvictionPolicy: AlwaysAllow
+selector:
+  matchLabels:
+    {{- include "forebay.selectorLabels" .labels | nindent 4 }}
+{{- end -}}
+
+{{/*
 How pods are spread: (dict "over" topologySpread "labels" (list $ "worker" "qwen")).
 */}}
 {{- define "forebay.spread" -}}

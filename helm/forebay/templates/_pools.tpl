@@ -49,12 +49,19 @@ The settings in a pool's config, as JSON.
 {{- $toml | toJson -}}
 {{- end -}}
 
+{{/*
+What a key may be that names Kubernetes objects: a pool's, a job's.
+*/}}
+{{- define "forebay.keyPattern" -}}
+^[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?$
+{{- end -}}
+
 {{- define "forebay.checkPool" -}}
 {{- $root := index . 0 -}}
 {{- $pool := index . 1 -}}
 {{- $where := printf "pools.%s" $pool.key -}}
 {{- /* Not in the schema: Helm's validator names a random place for a name that is wrong. */ -}}
-{{- if not (regexMatch "^[a-z0-9]([-a-z0-9]{0,28}[a-z0-9])?$" $pool.key) -}}
+{{- if not (regexMatch (include "forebay.keyPattern" .) $pool.key) -}}
 {{- fail (printf "pools.%s: a pool's key names Kubernetes objects: give 1 to 30 lower-case letters, digits and hyphens; in Kafka it may have another name, by pools.<key>.name" $pool.key) -}}
 {{- end -}}
 {{- $hasUrl := ne $pool.backend.url "" -}}

@@ -30,6 +30,13 @@ REUSED_SHARE: Final = 0.5
 """A client that is made later gets the last token while so much of that one's life is left. librdkafka asks for the
 next after 80 %."""
 
+_FITTING: Final = {
+    "security.protocol": "SASL_.*",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "default",
+}
+"""What properties may say beside a token provider, by patterns."""
+
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?:\d+")
 _MESSAGE_CHARACTERS_MAX: Final = 200
@@ -124,15 +131,11 @@ def token_properties(properties: Mapping[str, str]) -> dict[str, str]:
     wanted = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"} | dict(properties)
     if "sasl.mechanisms" in wanted:
         wanted["sasl.mechanism"] = wanted.pop("sasl.mechanisms")
-    for name, value, fits in (
-        ("security.protocol", wanted["security.protocol"], wanted["security.protocol"].upper().startswith("SASL_")),
-        ("sasl.mechanism", wanted["sasl.mechanism"], wanted["sasl.mechanism"].upper() == "OAUTHBEARER"),
-        ("sasl.oauthbearer.method", wanted.get("sasl.oauthbearer.method", "default"), True),
-    ):
-        if not fits or (name == "sasl.oauthbearer.method" and value.lower() != "default"):
+    for name, pattern in _FITTING.items():
+        if name in wanted and re.fullmatch(pattern, wanted[name], re.IGNORECASE) is None:
             raise UsageError(
                 FIELD,
-                f"the properties file sets {name}={shown(value)}, which takes no tokens from a provider",
+                f"the properties file sets {name}={shown(wanted[name])}, which takes no tokens from a provider",
                 fix=f"leave {name} out of the file, or {FIELD} unset",
             )
     return wanted

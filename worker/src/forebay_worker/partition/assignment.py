@@ -65,7 +65,7 @@ class Assignment:
         "_crashes",
         "_former_since_ms",
         "_handed_over",
-        "_late",
+        "_late_since_ms",
         "_leases",
         "_outcomes_since_ms",
         "_presumed",
@@ -130,7 +130,7 @@ class Assignment:
         self.last_owner_died = committed is not None and not metadata.released
         self.doubt: Doubt | None = None
         self._outcomes_since_ms = metadata.outcomes_since_ms
-        self._late: tuple[int, int] | None = None
+        self._late_since_ms: int | None = None
         self._said: tuple[int, CommitMetadata, int | None] | None = None
         self.claims.careful_below = ANY_OFFSET if self.last_owner_died else 0
         self.claims.is_urgent = True
@@ -259,7 +259,7 @@ class Assignment:
             self.last_owner_died = False
             self.claims.careful_below = 0
             if not metadata.is_open:
-                self.doubt = self._late = None
+                self.doubt = self._late_since_ms = None
             self._outcomes_since_ms = metadata.outcomes_since_ms
         # It was made after the one that was read on assignment: what that one called running had not died.
         for offset in tuple(self._presumed):
@@ -336,7 +336,7 @@ class Assignment:
     def begin_doubt(self, now_ms: int, *, is_without_commit: bool = False) -> None:
         """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
         self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms, is_without_commit=is_without_commit)
-        self._late = (now_ms, now_ms + int(LATE_SECONDS * 1000))
+        self._late_since_ms = now_ms
 
     def commit(self, now_ms: int | None = None) -> tuple[int, str] | None:
         """The offset to commit and its metadata, while this worker goes on owning the partition.
@@ -412,10 +412,10 @@ class Assignment:
 
     def _late_since(self, now_ms: int | None) -> int | None:
         """From when on outcomes of an owner before may have come after they were looked for; None when none can."""
-        if self._late is None or (now_ms is not None and now_ms > self._late[1]):
-            self._late = None
-            return None
-        return self._late[0]
+        since_ms = self._late_since_ms
+        if since_ms is not None and now_ms is not None and now_ms > since_ms + LATE_SECONDS * 1000:
+            since_ms = self._late_since_ms = None
+        return since_ms
 
 
 def _later(now_ms: int | None, former_since_ms: int | None) -> int | None:

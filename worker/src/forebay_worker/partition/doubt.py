@@ -78,4 +78,4 @@ class Doubt:
 
     def withholds(self, offset: int) -> bool:
         """Whether an offset cannot be judged yet."""
-        return offset in self._waiting and not (self.look is not None and self.look.is_over)
+        return self.is_looking and offset in self._waiting
