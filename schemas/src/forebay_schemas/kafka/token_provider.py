@@ -5,20 +5,18 @@ Imports that function when it is asked to; asks it for tokens, which may reach t
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from forebay_schemas.clock import Clock, SystemClock
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.errors import AuthenticationFailedError, UsageError
+from forebay_schemas.users_module import import_users_module
 
 FIELD: Final = "FOREBAY_KAFKA_TOKEN_PROVIDER"
 MSK_IAM: Final = "msk_iam"
@@ -107,11 +105,8 @@ def load_token_source(name: str, *, bootstrap_servers: str, environ: Mapping[str
     if _NAME.fullmatch(name) is None:
         raise UsageError(FIELD, f"{shown(name)} is no token provider", fix=f"give {MSK_IAM}, or module:function")
     module_name, _, function_name = name.partition(":")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        provider = getattr(importlib.import_module(module_name), function_name, None)
+        provider = getattr(import_users_module(module_name), function_name, None)
     except Exception as error:
         raise UsageError(
             FIELD, f"module {module_name} cannot be imported: {_told(error)}", fix="install it where this runs"

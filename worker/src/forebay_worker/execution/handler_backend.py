@@ -6,13 +6,10 @@ A request that was running at two crashes is run in a process of its own: what k
 from __future__ import annotations
 
 import asyncio
-import importlib
 import inspect
 import operator
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -21,6 +18,7 @@ import structlog
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
+from forebay_schemas.users_module import import_users_module
 from forebay_worker.execution.handler_failures import HandlerFailures
 from forebay_worker.execution.json_body import why_not_json
 from forebay_worker.partition.claims import SUSPECT_CRASHES
@@ -125,11 +123,8 @@ def load_handler(name: str) -> Handler:
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise UsageError("FOREBAY_HANDLER", f"{name!r} is not module:function", fix=fix)
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
     try:
-        module = importlib.import_module(module_name)
+        module = import_users_module(module_name)
     except Exception as error:  # noqa: BLE001 - a module may fail in any way while it is imported
         raise UsageError("FOREBAY_HANDLER", f"{module_name} cannot be imported: {error!r}", fix=fix) from None
     function: Any = getattr(module, function_name, None)
