@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from forebay_producer.cli.common import Session, command, say
-from forebay_producer.exporter.server import Exporter, ExporterServer
+from forebay_producer.exporter.exporter import Exporter
+from forebay_producer.exporter.server import ExporterServer
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.topics import Pool
 
