@@ -15,8 +15,7 @@ from forebay_schemas.runtime.tracing import Traces
 
 if TYPE_CHECKING:
     from forebay_producer.client.prepare import Prepared
-    from forebay_producer.client.tracing import SentHeaders
-    from forebay_producer.dead_letters.letter import Replay
+    from forebay_producer.client.tracing import ReplayRecord, SentHeaders
 
 _EMPTY: Final = Context()
 
@@ -64,7 +63,7 @@ class SendSpans:
         span = self._tracer.start_span(f"send {topic}", context, kind=SpanKind.PRODUCER, attributes=attributes)
         return _Sent(span)
 
-    def replaying(self, replay: Replay, *, run_id: str) -> _Sent:
+    def replaying(self, replay: ReplayRecord, *, run_id: str) -> _Sent:
         headers = dict(replay.headers)
         context = _context_of(headers)
         attributes = {
@@ -72,7 +71,7 @@ class SendSpans:
             "messaging.message.id": replay.request_id,
             "forebay.tier": replay.tier.value,
             "forebay.replay_count": replay.replay_count,
-            "forebay.reason": replay.letter.reason or "",
+            "forebay.reason": replay.reason or "",
             "forebay.run_id": run_id,
         }
         if (key := printable_key(replay.key)) is not None:

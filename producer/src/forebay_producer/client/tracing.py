@@ -6,15 +6,33 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay_schemas.contract.headers import Header
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.runtime.tracing import TracesSwitch, open_traces
 
 if TYPE_CHECKING:
     from forebay_producer.client.prepare import Prepared
-    from forebay_producer.dead_letters.letter import Replay
-
 
 SentHeaders = list[tuple[str, str | bytes | None]]
 """As confluent-kafka takes them."""
+
+
+class ReplayRecord(Protocol):
+    """What a span shows of a replayed dead letter: the record that is sent, and why the request died."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def tier(self) -> Tier: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Sequence[Header]: ...
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def replay_count(self) -> int: ...
+    @property
+    def reason(self) -> str | None: ...
 
 
 class SendSpan(Protocol):
@@ -38,7 +56,7 @@ class SendTracing(Protocol):
         """A request is submitted, below the span that its traceparent names, else below the caller's."""
         ...
 
-    def replaying(self, replay: Replay, *, run_id: str) -> SendSpan:
+    def replaying(self, replay: ReplayRecord, *, run_id: str) -> SendSpan:
         """A dead letter is replayed, in the trace of the request that it was."""
         ...
 
@@ -66,7 +84,7 @@ class NoTracing:
     def sending(self, prepared: Prepared, topic: str) -> SendSpan:  # noqa: ARG002 - as its protocol has it
         return _NO_SPAN
 
-    def replaying(self, replay: Replay, *, run_id: str) -> SendSpan:  # noqa: ARG002
+    def replaying(self, replay: ReplayRecord, *, run_id: str) -> SendSpan:  # noqa: ARG002
         return _NO_SPAN
 
     def close(self) -> None:

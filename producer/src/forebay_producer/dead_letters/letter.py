@@ -351,6 +351,11 @@ class Replay:
     value: bytes
     headers: list[Header]
 
+    @property
+    def reason(self) -> str | None:
+        """The reason code the letter died for."""
+        return self.letter.reason
+
 
 def plan_replay(
     letter: Letter,
