@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from forebay_producer.dead_letters.letter import Letter, State
+from forebay_producer.dead_letters.letter import Letter
+from forebay_producer.dead_letters.state import State
 from forebay_producer.dead_letters.views import bytes_shown
 from forebay_schemas.runtime.terminal import printable_json
 

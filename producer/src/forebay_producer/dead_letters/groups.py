@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, State
+from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter
+from forebay_producer.dead_letters.state import State
 
 GROUPS_MAX: Final = 1_000
 OTHERS: Final = "(others)"

@@ -1,33 +1,23 @@
-"""Dead letters: what one says, what has become of it, and which record a replay of it would be. Pure.
-
-A replay is the original record again: key, value and foreign headers as the bytes that came. What the hops wrote is
-taken off, so attempts and the deadline start anew, and its replay count is one more.
-"""
+"""One dead letter: what its key, value and headers say. Pure; never raises, whatever the record holds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum, StrEnum
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from forebay_producer.dead_letters.audit import Handled
 from forebay_schemas.contract import headers as h
-from forebay_schemas.contract.envelope import NO_JSON, Request, deadline_ms, payload_hints
+from forebay_schemas.contract.envelope import NO_JSON, Request, payload_hints
 from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id
-from forebay_schemas.contract.headers import Header, History, read_history, record_headers, replace_headers
-from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, TIERS, Tier
-from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.headers import Header, History, read_history, record_headers
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 
 SAMPLES_MAX: Final = 3
-
-_SPRING_PREFIX: Final = "kafka_dlt-"
-_HOPS: Final = frozenset((h.ATTEMPT, h.FIRST_ENQUEUED_AT, h.NOT_BEFORE, h.REASON, h.WORKER))
 
 _JSON_AND_OUR_AVRO: Final = EnvelopeReader(NoSchemas())
 
@@ -286,132 +276,3 @@ class LetterDecoder:
     def decode(self, record: Record) -> Letter:
         """Never raises, whatever the record holds."""
         return Letter(record, tiers=self._tiers, envelopes=self._envelopes)
-
-
-class State(StrEnum):
-    """What has become of a dead letter: nothing yet, or what a run did with it."""
-
-    OPEN = "open"
-    REPLAYED = "replayed"
-    DISCARDED = "discarded"
-
-
-def state_of(letter: Letter, handled: Handled) -> State:
-    """What has become of the letter."""
-    if was_replayed(letter, handled):
-        return State.REPLAYED
-    return State.DISCARDED if handled.was_discarded(letter.partition, letter.offset) else State.OPEN
-
-
-def was_replayed(letter: Letter, handled: Handled) -> bool:
-    """Whether the letter, or another one of the same death, was replayed."""
-    if handled.was_replayed_from(letter.partition, letter.offset):
-        return True
-    return handled.has_request(letter.request_id, letter.replay_count + 1)
-
-
-class Refusal(Enum):
-    """Why a dead letter cannot be replayed: code, and what it means and asks for."""
-
-    NO_ENVELOPE = ("no_envelope", "no envelope, so no worker could run it: correct the sender, and submit it anew")
-    CONTENT_MISSING = (
-        "content_missing",
-        "too large to be kept: its content lies only in the topic it was first in (see show), until that forgets it",
-    )
-    PAST_DEADLINE = ("past_deadline", "its expire_at has passed, so it would expire at once: give it time with --ttl")
-    FOREIGN_TOPIC = ("foreign_topic", "it names no topic of this pool as the one it died in, so its tier is not known")
-    REPLAYED_TOO_OFTEN = (
-        "replayed_too_often",
-        "it died again as often as it was replayed: look why (see show), or allow more with --replays-max",
-    )
-    TOO_LARGE = (
-        "too_large",
-        "larger than a request may be, or just so with the replay count's header or the new ttl_ms: submit less of it",
-    )
-
-    def __init__(self, code: str, meaning: str) -> None:
-        self.code = code
-        self.meaning = meaning
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The record that a replay of ``letter`` is; ``replay_count`` is what its header says.
-
-    ``ttl_ms``: how long it may take from when it is sent.
-    """
-
-    letter: Letter
-    tier: Tier
-    ttl_ms: int
-    request_id: str
-    replay_count: int
-    topic: str
-    key: bytes | None
-    value: bytes
-    headers: list[Header]
-
-    @property
-    def reason(self) -> str | None:
-        """The reason code the letter died for."""
-        return self.letter.reason
-
-
-def plan_replay(
-    letter: Letter,
-    *,
-    pool: Pool,
-    topic_id: str,
-    now_ms: int,
-    ttl_ms: int | None,
-    replays_max: int,
-    default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
-) -> Replay | Refusal:
-    """What a replay at ``now_ms`` (epoch milliseconds) would send, or why there cannot be one.
-
-    ``topic_id``: Kafka's id of the dead-letter topic, for the header that says which letter it is the replay of.
-    ``replays_max``: how often a request may be replayed, this time included.
-
-    The deadline restarts: ``ttl_ms`` in the envelope counts from the replay's own enqueue. With ``ttl_ms`` given, the
-    envelope says that instead; its other fields, unknown ones too, stay as they were.
-    """
-    if letter.value is None and letter.reason != "undecodable":
-        return Refusal.CONTENT_MISSING
-    if letter.request is None or letter.value is None:
-        return Refusal.NO_ENVELOPE
-    if len(letter.value) > REQUEST_BYTES_MAX:
-        return Refusal.TOO_LARGE
-    if letter.tier is None:
-        return Refusal.FOREIGN_TOPIC
-    left_ms = ttl_ms
-    if left_ms is None:
-        ends_ms = deadline_ms(letter.request, tier=letter.tier, first_enqueued_at=now_ms, default_ttl_ms=default_ttl_ms)
-        left_ms = ends_ms - now_ms
-    if left_ms <= 0:
-        return Refusal.PAST_DEADLINE
-    count = letter.history.replay_count + 1
-    if count > replays_max:
-        return Refusal.REPLAYED_TOO_OFTEN
-    kept = [(name, value) for name, value in letter.headers if not _is_of_hops(name)]
-    return Replay(
-        letter=letter,
-        tier=letter.tier,
-        ttl_ms=left_ms,
-        request_id=letter.request.request_id,
-        replay_count=count,
-        topic=pool.requests(letter.tier),
-        key=letter.key,
-        value=letter.value if ttl_ms is None else letter.envelopes.replace(letter.value, {"ttl_ms": ttl_ms}),
-        headers=replace_headers(
-            kept, {h.REPLAY_COUNT: str(count), h.REPLAY_OF: replay_of(topic_id, letter.partition, letter.offset)}
-        ),
-    )
-
-
-def replay_of(topic_id: str, partition: int, offset: int) -> str:
-    """What the header of a replay says: which dead letter it is the replay of. There is one replay of each."""
-    return f"{topic_id}/{partition}/{offset}"
-
-
-def _is_of_hops(name: str) -> bool:
-    return name in _HOPS or name.startswith(_SPRING_PREFIX)

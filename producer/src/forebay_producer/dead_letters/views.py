@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from forebay_producer.dead_letters.letter import Letter, State
+from forebay_producer.dead_letters.letter import Letter
+from forebay_producer.dead_letters.state import State
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.runtime.terminal import printable

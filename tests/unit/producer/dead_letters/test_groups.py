@@ -6,8 +6,9 @@ import pytest
 
 from forebay_producer.dead_letters.groups import ERRORS_MAX, GROUPS_MAX, OTHERS, By, Groups
 from forebay_producer.dead_letters.groups_view import group_record, groups_text, next_steps
-from forebay_producer.dead_letters.letter import SAMPLES_MAX, State
+from forebay_producer.dead_letters.letter import SAMPLES_MAX
 from forebay_producer.dead_letters.selection import Selection
+from forebay_producer.dead_letters.state import State
 from unit.producer.dead_letters.test_letter import ENVELOPE, NOW_MS, letter
 
 

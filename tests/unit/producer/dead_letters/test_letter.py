@@ -10,15 +10,9 @@ from typing import Any
 import pytest
 
 from forebay_producer.dead_letters.audit import DiscardAudit, Handled, ReplayAudit
-from forebay_producer.dead_letters.letter import (
-    Letter,
-    LetterDecoder,
-    Refusal,
-    Replay,
-    State,
-    plan_replay,
-    state_of,
-)
+from forebay_producer.dead_letters.letter import Letter, LetterDecoder
+from forebay_producer.dead_letters.replay_plan import Refusal, Replay, plan_replay
+from forebay_producer.dead_letters.state import State, state_of
 from forebay_producer.dead_letters.views import view_of, view_text
 from forebay_schemas.contract.headers import Header
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool

@@ -17,10 +17,10 @@ from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.dead_letters.audit import Handled
 from forebay_producer.dead_letters.groups import By, Group, Groups
 from forebay_producer.dead_letters.groups_view import group_record, groups_text, kind_text, next_steps
-from forebay_producer.dead_letters.letter import state_of
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.history import deeds_of
 from forebay_producer.dead_letters.selection import Selection
+from forebay_producer.dead_letters.state import state_of
 from forebay_producer.dead_letters.views import rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode

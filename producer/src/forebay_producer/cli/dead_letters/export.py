@@ -18,8 +18,8 @@ from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import Interruption, ScanProgress
 from forebay_producer.dead_letters.export import export_line
-from forebay_producer.dead_letters.letter import State, state_of
 from forebay_producer.dead_letters.reader import DeadLetterReader
+from forebay_producer.dead_letters.state import State, state_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED

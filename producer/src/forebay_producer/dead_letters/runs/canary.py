@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from forebay_producer.dead_letters.letter import Replay
+from forebay_producer.dead_letters.replay_plan import Replay
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.dead_letters.audit import Intent
-from forebay_producer.dead_letters.letter import replay_of
+from forebay_producer.dead_letters.replay_plan import replay_of
 from forebay_producer.dead_letters.runs.journal import Place
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.headers import REPLAY_OF, record_headers

@@ -12,12 +12,14 @@ from typing import Final
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.cluster.backlog import BacklogReader, Sample
 from forebay_producer.dead_letters.audit import Handled, Turns
-from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter, Refusal, Replay, plan_replay, was_replayed
+from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter
+from forebay_producer.dead_letters.replay_plan import Refusal, Replay, plan_replay
 from forebay_producer.dead_letters.runs.canary import Canary
 from forebay_producer.dead_letters.runs.lease import Run
 from forebay_producer.dead_letters.runs.pace import BacklogFollower, Load, RateLimit
 from forebay_producer.dead_letters.runs.replayer import BATCH_BYTES_MAX, BATCH_LETTERS_MAX, Replayer
 from forebay_producer.dead_letters.selection import Selection
+from forebay_producer.dead_letters.state import was_replayed
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 from forebay_schemas.contract.topics import Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_producer.dead_letters.letter import Replay
+from forebay_producer.dead_letters.replay_plan import Replay
 from forebay_producer.dead_letters.runs.canary import GRACE_SECONDS, NO_OUTCOME, Canary
 from forebay_producer.dead_letters.runs.pace import (
     UNMEASURED_RECORDS_MAX,
