@@ -14,16 +14,9 @@ from rich.text import Text
 
 from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
 from forebay_producer.cli.values import duration_seconds
-from forebay_producer.planning.plan import (
-    ALLOWED_SHARE,
-    Demand,
-    Load,
-    Plan,
-    Service,
-    TierPlan,
-    make_plan,
-    shown_seconds,
-)
+from forebay_producer.planning.demand import ALLOWED_SHARE, Demand, Load, Service
+from forebay_producer.planning.plan import make_plan, shown_seconds
+from forebay_producer.planning.result import Plan, TierPlan
 from forebay_schemas.contract.calibration import read_calibration
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes

@@ -8,18 +8,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
+from forebay_producer.planning.demand import ALLOWED_SHARE, Demand, Load, flow_of
+from forebay_producer.planning.result import Growth, KafkaPlan, Plan, TierPlan
 from forebay_producer.planning.waits import DAY_SECONDS, Flood, Flow, floods, waits
-from forebay_schemas.contract.tiers import TIERS, WAIT_SHARE, Tier
+from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.errors import UsageError
 
-ALLOWED_SHARE: Final = WAIT_SHARE
-"""Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
 LATE_DEVIATIONS: Final = 1.64
 """Of 20 sums of chance one is further above its mean than so many standard deviations."""
 ENGINES_MAX: Final = 1000
@@ -35,126 +32,6 @@ BUSY_SHARE: Final = 0.85
 GROWTH_MAX: Final = 100.0
 RECORD_OVERHEAD_BYTES: Final = 300
 """Of a request or result beside its body: envelope, headers, Kafka's own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """A tier's requests. ``per_second``: the day's mean; ``peak_factor`` times that for ``peak_seconds`` a day.
-    ``tolerated_seconds``: how long one may wait; `ALLOWED_SHARE` of the deadline unless given."""
-
-    per_second: float
-    peak_factor: float = 1.0
-    peak_seconds: float = 0.0
-    deadline_seconds: float
-    tolerated_seconds: float | None = None
-
-    @property
-    def allowed_wait_seconds(self) -> float:
-        shared = ALLOWED_SHARE * self.deadline_seconds
-        return shared if self.tolerated_seconds is None else self.tolerated_seconds
-
-    @property
-    def peak_per_second(self) -> float:
-        return self.per_second * (self.peak_factor if self.peak_seconds else 1.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What one engine does: ``limit_requests`` at once, each in ``seconds`` (mean; ``cv``: deviation over mean)."""
-
-    seconds: float
-    limit_requests: int
-    cv: float = 1.0
-
-    @property
-    def per_second(self) -> float:
-        return self.limit_requests / self.seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """All that a plan is made from. ``engines``, ``partitions``: as they are; None: as many as it takes."""
-
-    loads: Mapping[Tier, Load]
-    service: Service
-    engines: int | None = None
-    partitions: int | None = None
-    drain_seconds: float | None = None
-    request_bytes: int = 4_000
-    result_bytes: int = 2_000
-    replication: int = 3
-
-
-class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """``wait``: by chance at the peak, None where that has no bound; ``flood_wait_seconds``: the longest of a day that
-    comes on top, None when it does not end within it; ``queue_requests``: with more of them in the tier they would wait
-    longer than allowed."""
-
-    peak_per_second: float
-    deadline_seconds: float
-    allowed_wait_seconds: float
-    wait_mean_seconds: float | None
-    wait_p95_seconds: float | None
-    flood_wait_seconds: float | None
-    backlog_requests: float
-    drained_seconds: float | None
-    queue_requests: int | None
-    is_kept: bool
-
-
-class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """With ``factor`` times the load ``what`` breaks."""
-
-    factor: float
-    what: str
-
-
-class KafkaPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """``disk_bytes``: of all replicas; rates at the peak, to the brokers, between them and from them."""
-
-    disk_bytes: float
-    in_bytes_per_second: float
-    between_bytes_per_second: float
-    out_bytes_per_second: float
-    retention_needed_seconds: float
-    retention_seconds: float
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """``engines_needed``: None when no number of them would do; ``engines``: what the waits are computed for."""
-
-    engines_needed: int | None
-    engines: int
-    engine_per_second: float
-    busy_share_peak: float
-    busy_share_day: float
-    survives_loss_of_one_engine: bool
-    workers: int
-    workers_max: int
-    partitions: int
-    tiers: dict[str, TierPlan]
-    breaks: tuple[Growth, ...]
-    kafka: KafkaPlan
-    assumes: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def flow_of(tier: Tier, load: Load) -> Flow:
-    """The day of a tier. Raises ``UsageError`` for a peak with more requests than the day has."""
-    peak, seconds = load.peak_per_second, min(load.peak_seconds, DAY_SECONDS)
-    rest = load.per_second * DAY_SECONDS - peak * seconds
-    if rest < -1e-9 * load.per_second * DAY_SECONDS:
-        raise UsageError(
-            "--peak",
-            f"{tier}: {load.peak_factor:g} times the mean for {seconds / 3600:.1f} h is more than the whole day has",
-            fix="give the mean of a whole day with --rate, the peak included",
-        )
-    rest_seconds = DAY_SECONDS - seconds
-    return Flow(
-        peak_per_second=peak,
-        peak_seconds=seconds,
-        rest_per_second=max(0.0, rest) / rest_seconds if rest_seconds else peak,
-    )
 
 
 def make_plan(demand: Demand) -> Plan:

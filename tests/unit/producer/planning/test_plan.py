@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from forebay_producer.cli.app import app
 from forebay_producer.cli.plan import _loads
-from forebay_producer.planning.plan import Demand, Load, Service, make_plan, shown_seconds
+from forebay_producer.planning.demand import Demand, Load, Service
+from forebay_producer.planning.plan import make_plan, shown_seconds
 from forebay_producer.planning.waits import DAY_SECONDS, Flow, all_busy, floods, waits
 from forebay_schemas.contract.calibration import VERSION, Calibration, Recommendation
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
