@@ -18,7 +18,8 @@ from forebay_producer.client.operator_identity import user_and_host
 from forebay_producer.dead_letters.audit import Action, DiscardAudit, Ending, RunStarted
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.history import PastRuns
-from forebay_producer.dead_letters.runs.lease import InterruptedRunError, LostTurnError, Run
+from forebay_producer.dead_letters.runs.interruptions import InterruptedRunError, LostTurnError
+from forebay_producer.dead_letters.runs.lease import Run
 from forebay_producer.dead_letters.selection import NONE, Selection
 from forebay_producer.dead_letters.state import State, state_of
 from forebay_producer.dead_letters.views import rfc3339

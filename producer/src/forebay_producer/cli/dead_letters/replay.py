@@ -22,7 +22,8 @@ from forebay_producer.cluster.backlog import BacklogReader
 from forebay_producer.dead_letters.audit import Action, Ending, RunStarted
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.canary import Canary
-from forebay_producer.dead_letters.runs.lease import InterruptedRunError, Run
+from forebay_producer.dead_letters.runs.interruptions import InterruptedRunError
+from forebay_producer.dead_letters.runs.lease import Run
 from forebay_producer.dead_letters.runs.replay_job import Planner, ReplayJob, Tally
 from forebay_producer.dead_letters.runs.replayer import Replayer
 from forebay_producer.dead_letters.selection import Selection

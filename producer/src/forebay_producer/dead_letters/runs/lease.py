@@ -34,6 +34,12 @@ from forebay_producer.dead_letters.audit import (
     decode_audit,
     encode_audit,
 )
+from forebay_producer.dead_letters.runs.interruptions import (
+    PASSING_ERRORS,
+    InterruptedRunError,
+    LostTurnError,
+    is_passing_failure,
+)
 from forebay_producer.dead_letters.runs.journal import Journal, OpenRun
 from forebay_producer.dead_letters.runs.readback import ReadBack
 from forebay_producer.dead_letters.views import rfc3339
@@ -53,7 +59,7 @@ from forebay_schemas.kafka.connection import (
 )
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.topic_ids import TopicIdentity
-from forebay_schemas.kafka.transient import PASSING, until_passed
+from forebay_schemas.kafka.transient import until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
 
@@ -70,41 +76,6 @@ _BATCH_RECORDS_MAX: Final = 1000
 _AUDIT_PARTITION: Final = 0
 _SAID_BEFORE: Final = -1
 """As the offset of what lies in a topic that is gone: before all others."""
-
-
-# What a client says of purged records.
-_ALSO_PASSING: Final = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE}
-
-
-class InterruptedRunError(ForebayError):
-    """Whoever started the run wants it to stop."""
-
-    reason = "interrupted"
-
-
-class LostTurnError(ForebayError):
-    """The run must ask for its turn anew. ``cause``: what went wrong, None when only time has passed."""
-
-    reason = "lost_turn"
-
-    def __init__(self, cause: ForebayError | None) -> None:
-        super().__init__("the run lost its turn" if cause is None else str(cause))
-        self.cause = cause
-
-
-PASSING_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingError)
-"""What a run tries again after: its topics were there when it began, so one that is missing comes back."""
-
-
-def is_passing_failure(error: KafkaError) -> bool:
-    """Whether trying again may help, with a new client if need be; what failed so may have been written."""
-    return (
-        is_unreachable(error, known=True)
-        or error.retriable()
-        or error.fatal()
-        or error.code() in PASSING
-        or error.code() in _ALSO_PASSING
-    )
 
 
 class Run:

@@ -17,7 +17,8 @@ from forebay_producer.client.tracing import SendSpan, SendTracing
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.dead_letters.audit import IntendedReplay, Intent, audit_of
 from forebay_producer.dead_letters.replay_plan import Refusal, Replay
-from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, CLIENT_ID, PASSING_ERRORS, LostTurnError, Run
+from forebay_producer.dead_letters.runs.interruptions import PASSING_ERRORS, LostTurnError
+from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, CLIENT_ID, Run
 from forebay_producer.dead_letters.state import was_replayed
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS
