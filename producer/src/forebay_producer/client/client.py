@@ -16,13 +16,13 @@ import structlog
 
 from forebay_producer.client.codecs import make_codecs
 from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
-from forebay_producer.client.follow import follow, id_of, no_outcome
+from forebay_producer.client.follow import follow, id_of, no_outcome, search_start_ms
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
 from forebay_producer.client.prepare import Prepared, names_deadline, prepare
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
-from forebay_producer.client.tier_watch import LOOK_SECONDS, TierWatch
+from forebay_producer.client.tier_watch import watch_tiers
 from forebay_producer.client.tracing import make_tracing
 from forebay_producer.errors import ProducerClosedError, as_argument
 from forebay_producer.settings import ProducerSettings
@@ -34,7 +34,6 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ForebayError, UsageError
 from forebay_schemas.kafka.connection import no_answer
 from forebay_schemas.kafka.diagnosis import why_refused
-from forebay_schemas.kafka.workers_heard import hear_workers
 from forebay_schemas.runtime.settings import load_settings
 
 # So many records between two looks at the delivery reports: each look costs 2 microseconds.
@@ -122,18 +121,7 @@ class Producer:
         )
         weakref.finalize(self, self._watch.close)
         self._stamps_defaults = False
-        self._tier_watch = TierWatch(
-            lambda stopped: hear_workers(
-                connection,
-                topic=pool_topics.coordination,
-                client_id="forebay-producer-tiers",
-                seconds=LOOK_SECONDS,
-                stopped=stopped,
-            ),
-            pool=pool_topics.name,
-            times=self._times,
-            clock=clock,
-        )
+        self._tier_watch = watch_tiers(connection, pool=pool_topics, times=self._times, clock=clock)
         # Without a close(): at the garbage collection or the interpreter's exit at the latest.
         self._stop_reports = weakref.finalize(self, self._reports.stop)
 
@@ -404,27 +392,9 @@ class Producer:
             raise ProducerClosedError("the producer is closed")
 
     def _since(self, requests: Collection[Submitted | str] | None, since_ms: int | None) -> int:
-        """Where the results topic is to be read from for them; None for all requests."""
-        if since_ms is not None:
-            return since_ms
-        begins = [] if requests is None else [self._submitted_ms(one) for one in requests]
-        known = [one for one in begins if one is not None]
-        if known and len(known) == len(begins):
-            return min(known)
-        own = self._own_since()
-        if own is None:
-            raise UsageError(
-                "since_ms",
-                "is missing, and this producer has submitted nothing",
-                fix="give a time before the request was submitted, in epoch milliseconds; 0 = search the whole topic",
-            )
-        return min([own, *known])
-
-    def _submitted_ms(self, request: Submitted | str) -> int | None:
-        """A time at or before the request's submit, on the brokers' clock; None where it is not known."""
-        if isinstance(request, str):
-            return self._watch.since_ms(request)
-        return max(0, request.enqueued_at - CLOCK_MARGIN_MS)
+        return search_start_ms(
+            requests, since_ms=since_ms, own_submit_ms=self._watch.since_ms, first_submit_ms=self._own_since()
+        )
 
     def _own_since(self) -> int | None:
         """Before this producer's first submit, on the brokers' clock; None when there was none."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 from typing import Final
 
 from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS
 from forebay_producer.client.results_reader import REMEMBERED_IDS_MAX, FirstOutcomes, ResultsReader
 from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import SENT_BEFORE_HINT, OutcomeTimeoutError, no_request_id
@@ -13,6 +14,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.envelope_problems import is_request_id
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.topics import Pool
+from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka.connection import KafkaConnection
 
 _READ_SECONDS: Final = 0.2
@@ -64,6 +66,42 @@ def follow(
     if missing:
         metrics.timed_out(pool.name)
         raise no_outcome(sorted(missing), timeout_seconds)
+
+
+def search_start_ms(
+    requests: Collection[Submitted | str] | None,
+    *,
+    since_ms: int | None,
+    own_submit_ms: Callable[[str], int | None],
+    first_submit_ms: int | None,
+) -> int:
+    """Where the results topic is to be read from: epoch milliseconds on the brokers' clock.
+
+    That is ``since_ms`` if given, else a time at or before the earliest of the requests' submits. ``own_submit_ms``
+    tells it of this producer's own requests by id; ``first_submit_ms`` is that of its first submit, None without one,
+    and stands in for requests of which nothing is known, and for all (``requests`` None).
+
+    Raises ``UsageError`` when there is no time to begin at.
+    """
+    if since_ms is not None:
+        return since_ms
+    begins = [] if requests is None else [_submit_ms(one, own_submit_ms) for one in requests]
+    known = [one for one in begins if one is not None]
+    if known and len(known) == len(begins):
+        return min(known)
+    if first_submit_ms is None:
+        raise UsageError(
+            "since_ms",
+            "is missing, and this producer has submitted nothing",
+            fix="give a time before the request was submitted, in epoch milliseconds; 0 = search the whole topic",
+        )
+    return min([first_submit_ms, *known])
+
+
+def _submit_ms(request: Submitted | str, own_submit_ms: Callable[[str], int | None]) -> int | None:
+    if isinstance(request, str):
+        return own_submit_ms(request)
+    return max(0, request.enqueued_at - CLOCK_MARGIN_MS)
 
 
 def no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:

@@ -14,7 +14,10 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tier_agreement import agreement_of, difference
 from forebay_schemas.contract.tiers import TierTimes
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.workers_heard import hear_workers
 
 AGAIN_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 5.0
@@ -78,3 +81,18 @@ class TierWatch:
         if thread is not None and thread is not threading.current_thread():
             thread.join(patience)
         self._stopping.set()
+
+
+def watch_tiers(connection: KafkaConnection, *, pool: Pool, times: TierTimes, clock: Clock) -> TierWatch:
+    """A watch that compares ``times`` with the pool's workers. Connects when it looks."""
+
+    def look(stopped: Callable[[], bool]) -> list[Capacity]:
+        return hear_workers(
+            connection,
+            topic=pool.coordination,
+            client_id="forebay-producer-tiers",
+            seconds=LOOK_SECONDS,
+            stopped=stopped,
+        )
+
+    return TierWatch(look, pool=pool.name, times=times, clock=clock)
