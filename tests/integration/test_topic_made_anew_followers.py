@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.control_client import ControlAnswer, ControlClient, Target
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.exporter.reader import WorkersHeard
 from forebay_schemas.clock import SystemClock
@@ -98,11 +98,11 @@ def test_an_answer_to_a_cancel_is_heard_though_coordination_was_made_anew_meanwh
     pool = new_pool(partitions=1)
     for _ in range(10):
         says(pool, "old")
-    desk = ControlDesk(pool.kafka.connection, pool=pool.topics, delivery_seconds=30, clock=SystemClock())
+    control = ControlClient(pool.kafka.connection, pool=pool.topics, delivery_seconds=30, clock=SystemClock())
     told: list[ControlAnswer] = []
 
     def ask() -> None:
-        told.extend(desk.ask(ControlAction.CANCEL, [Target("one")], wait_seconds=30))
+        told.extend(control.ask(ControlAction.CANCEL, [Target("one")], wait_seconds=30))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -111,7 +111,7 @@ def test_an_answer_to_a_cancel_is_heard_though_coordination_was_made_anew_meanwh
     answer = Controlled(worker="new", action=ControlAction.CANCEL, request_id="one", outcome=ControlOutcome.CANCELLED)
     pool.tell_workers(encode_controlled(answer), key=b"new")
     asking.join()
-    desk.close()
+    control.close()
     assert [(each.outcome, each.worker) for each in told] == [(ControlOutcome.CANCELLED, "new")]
 
 

@@ -13,7 +13,7 @@ from forebay_producer.cli.common import Output, Session, command, say
 from forebay_producer.cli.line_source import Line, stdin_lines
 from forebay_producer.cli.tables import Rows
 from forebay_producer.cli.values import duration_seconds
-from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.control_client import ControlAnswer, ControlClient, Target
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.envelope_problems import is_request_id, shown
@@ -75,16 +75,16 @@ def expedite(session: Session, *, ids: _Ids, at: _At = None, wait: _Wait = "5s")
 def _control(session: Session, action: ControlAction, ids: list[str], *, at: str | None, wait: str) -> None:
     wait_seconds = 0.0 if wait.strip() in ("0", "0s") else duration_seconds(wait, field="--wait")
     targets = _targets(ids, at)
-    desk = ControlDesk(
+    client = ControlClient(
         session.connection,
         pool=session.pool,
         delivery_seconds=session.settings.delivery_timeout_seconds,
         clock=SystemClock(),
     )
     try:
-        answers = desk.ask(action, targets, wait_seconds=wait_seconds)
+        answers = client.ask(action, targets, wait_seconds=wait_seconds)
     finally:
-        desk.close()
+        client.close()
     rows = Rows(session.output, widths=_WIDTHS, leave_out=("topic", "offset", "partition"))
     for answer in answers:
         rows.add(_record(answer))

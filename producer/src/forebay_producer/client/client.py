@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import structlog
 
 from forebay_producer.client.codecs import make_codecs
-from forebay_producer.client.control_client import ControlAnswer, ControlDesk, Target
+from forebay_producer.client.control_client import ControlAnswer, ControlClient, target_of
 from forebay_producer.client.follow import follow, id_of, no_outcome, search_start_ms
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
@@ -107,8 +107,8 @@ class Producer:
         self._single = self._make_sender(linger_ms=0)
         self._reports = ReportServer(self._single)
         self._bulk: Sender | None = None
-        self._desk: ControlDesk | None = None
-        self._desk_lock = threading.Lock()
+        self._control: ControlClient | None = None
+        self._control_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
@@ -232,19 +232,14 @@ class Producer:
 
         With ``UsageError`` none of them was asked for; when the brokers fail, some may have been.
         """
-        targets = [
-            Target(request.request_id, request.topic, request.partition, request.offset)
-            if isinstance(request, Submitted)
-            else Target(id_of(request))
-            for request in requests
-        ]
-        with self._desk_lock:
+        targets = [target_of(request) for request in requests]
+        with self._control_lock:
             self._check_usable()
-            if self._desk is None:
-                self._desk = ControlDesk(
+            if self._control is None:
+                self._control = ControlClient(
                     self._connection, pool=self._pool, delivery_seconds=self._delivery_seconds, clock=self._clock
                 )
-        return self._desk.ask(action, targets, wait_seconds=wait_seconds)
+        return self._control.ask(action, targets, wait_seconds=wait_seconds)
 
     def outcome(
         self, request: Submitted | str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
@@ -315,8 +310,8 @@ class Producer:
             self._closed = True
         self._watch.close(timeout_seconds=timeout_seconds)
         self._tier_watch.close(timeout_seconds=timeout_seconds)
-        if self._desk is not None:
-            self._desk.close()
+        if self._control is not None:
+            self._control.close()
         self._stop_reports()
         undelivered: list[str] = []
         for sender in (self._single, self._bulk):

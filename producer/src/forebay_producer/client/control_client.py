@@ -12,7 +12,9 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
+from forebay_producer.client.follow import id_of
 from forebay_producer.client.operator_identity import user_and_host
+from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import no_request_id
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import (
@@ -58,6 +60,13 @@ class Target(NamedTuple):
     offset: int | None = None
 
 
+def target_of(request: Submitted | str) -> Target:
+    """The target of what `submit` returned, or of an id. Raises ``UsageError`` for what is no request id."""
+    if isinstance(request, Submitted):
+        return Target(request.request_id, request.topic, request.partition, request.offset)
+    return Target(id_of(request))
+
+
 class ControlAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What came of a cancel or an expedite.
 
@@ -80,7 +89,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return self.outcome in DONE
 
 
-class ControlDesk:
+class ControlClient:
     """Writes control records and waits for answers. Thread-safe. Must be closed.
 
     ``delivery_seconds``: how long a record may wait for its acknowledgement.
