@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from forebay_producer.client.sender import QUEUED_KBYTES_MAX
 from forebay_producer.dead_letters.audit import (
@@ -31,9 +31,9 @@ from forebay_producer.dead_letters.audit import (
     RunEnded,
     RunStarted,
     audit_of,
-    decode_audit,
     encode_audit,
 )
+from forebay_producer.dead_letters.runs.audit_reader import AUDIT_PARTITION, AuditReader
 from forebay_producer.dead_letters.runs.interruptions import (
     PASSING_ERRORS,
     InterruptedRunError,
@@ -45,21 +45,16 @@ from forebay_producer.dead_letters.runs.readback import ReadBack
 from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
+from forebay_schemas.errors import ForebayError
 from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
     KafkaConnection,
     as_forebay_error,
     create_client,
-    is_unreachable,
     make_admin,
     producer_config,
-    reader_config,
-    require_topics,
 )
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.topic_ids import TopicIdentity
-from forebay_schemas.kafka.transient import until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
 
@@ -71,9 +66,6 @@ DELIVERY_SECONDS: Final = 5.0
 
 _POLL_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.5
-_SILENT_SECONDS_MAX: Final = 10.0
-_BATCH_RECORDS_MAX: Final = 1000
-_AUDIT_PARTITION: Final = 0
 _SAID_BEFORE: Final = -1
 """As the offset of what lies in a topic that is gone: before all others."""
 
@@ -112,27 +104,19 @@ class Run:
         """Which of them this run has replayed."""
         self.run_id = ""
         self._own: set[str] = set()
-        self._position = 0
         self._client: Producer | None = None
         self._broken: ForebayError | None = None
         self._unsaid = 0
         self._confirmed_at = self._said_at = clock.monotonic()
-        self._consumer = create_client(
-            Consumer,
-            reader_config(connection, client_id=CLIENT_ID)
-            | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
-        )
         self._is_another = False
+        self._reader = AuditReader(connection, pool=pool, client_id=CLIENT_ID, clock=clock)
         try:
             self._identity = TopicIdentity(
                 partial(make_admin, connection, client_id=CLIENT_ID), topic=pool.audit, clock=clock
             )
-            require_topics(
-                self._consumer, [pool.audit], connection=connection, pool=pool.name, operation=Operation.READ
-            )
-            self._consumer.assign([TopicPartition(pool.audit, _AUDIT_PARTITION, 0)])
+            self._reader.open()
         except BaseException:
-            self._consumer.close()
+            self._reader.close()
             raise
 
     # What the run does.
@@ -191,7 +175,7 @@ class Run:
         while True:
             try:
                 client.produce(
-                    self._pool.audit, value, (key or "").encode(), partition=_AUDIT_PARTITION, on_delivery=delivered
+                    self._pool.audit, value, (key or "").encode(), partition=AUDIT_PARTITION, on_delivery=delivered
                 )
                 break
             except BufferError:
@@ -253,7 +237,7 @@ class Run:
     def close(self) -> None:
         """Lets go of the brokers. What was not sent yet is not sent any more."""
         self._forget_client()
-        self._consumer.close()
+        self._reader.close()
 
     @property
     def client(self) -> Producer:
@@ -347,51 +331,16 @@ class Run:
 
     def catch_up(self) -> None:
         """Reads the audit topic up to its end as it is now."""
-        topic = self._pool.audit
         self._look_whether_anew()
-        try:
-            if self._is_another:
-                self._consumer.assign([TopicPartition(topic, _AUDIT_PARTITION, 0)])
-                self._journal, self._position, self._is_another = copy.deepcopy(self._said), 0, False
-                self._tell(f"{topic} was deleted and made anew; reading it from its first record")
-            _, end = until_passed()(
-                self._consumer.get_watermark_offsets,
-                TopicPartition(topic, _AUDIT_PARTITION),
-                timeout=METADATA_TIMEOUT_SECONDS,
-            )
-            self._read_to(end)
-        except KafkaException as error:
-            failure = self._explained(error.args[0])
-            raise (LostTurnError(failure) if is_passing_failure(error.args[0]) else failure) from None
+        if self._is_another:
+            self._reader.start_over()
+            self._journal, self._is_another = copy.deepcopy(self._said), False
+            self._tell(f"{self._pool.audit} was deleted and made anew; reading it from its first record")
+        self._reader.read_to_end(self._read, meanwhile=self.tick)
 
-    def _read_to(self, end: int) -> None:
-        heard_at = self._clock.monotonic()
-        while self._position < end:
-            self.tick()
-            first = self._consumer.poll(_POLL_SECONDS)
-            now = self._clock.monotonic()
-            if first is None:
-                if now - heard_at > _SILENT_SECONDS_MAX:
-                    raise BrokerUnreachableError(
-                        f"the brokers at {self._connection.bootstrap_servers} went silent within {self._pool.audit}"
-                    )
-                continue
-            for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
-                error = message.error()
-                offset = message.offset()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    self._met(error)
-                    continue
-                assert offset is not None
-                heard_at = now
-                if error is not None:
-                    self._position = max(self._position, offset)
-                    continue
-                self._position = offset + 1
-                record = decode_audit(message.value())
-                if record is not None:
-                    self._journal.add(record, offset=offset, now=now)
-                    self._take_note(record)
+    def _read(self, record: AuditRecord, offset: int, now: float) -> None:
+        self._journal.add(record, offset=offset, now=now)
+        self._take_note(record)
 
     def _take_note(self, record: AuditRecord) -> None:
         self.handled.add(record)
@@ -399,17 +348,6 @@ class Run:
             return
         if record.dead_letter_topic_id == self._opening.dead_letter_topic_id:
             self.own_replays.add(record.partition, record.offset)
-
-    def _met(self, error: KafkaError) -> None:
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise TopicMissingError([self._pool.audit], pool=self._pool.name)
-        if not is_unreachable(error, known=True) and not error.retriable():
-            raise self._explained(error)
-
-    def _explained(self, error: KafkaError) -> ForebayError:
-        topic = self._pool.audit
-        needs = on_topic(Operation.READ, topic)
-        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)
 
     def _look_whether_anew(self) -> None:
         if self._identity.was_made_anew():

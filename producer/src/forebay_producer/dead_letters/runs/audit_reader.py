@@ -1,0 +1,133 @@
+"""Reads the audit topic for a run: from its first record, and again and again up to its end. One thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from forebay_producer.dead_letters.audit import AuditRecord, decode_audit
+from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_passing_failure
+from forebay_schemas.clock import Clock
+from forebay_schemas.contract.topics import Pool
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
+from forebay_schemas.kafka.connection import (
+    METADATA_TIMEOUT_SECONDS,
+    KafkaConnection,
+    as_forebay_error,
+    create_client,
+    is_unreachable,
+    reader_config,
+    require_topics,
+)
+from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.transient import until_passed
+
+AUDIT_PARTITION: Final = 0
+"""The audit topic's only one."""
+
+_POLL_SECONDS: Final = 0.05
+_SILENT_SECONDS_MAX: Final = 10.0
+_BATCH_RECORDS_MAX: Final = 1000
+
+
+class AuditReader:
+    """Remembers how far it has read. Must be closed."""
+
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, client_id: str, clock: Clock) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._clock = clock
+        self._position = 0
+        self._consumer = create_client(
+            Consumer,
+            reader_config(connection, client_id=client_id)
+            | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
+        )
+
+    def open(self) -> None:
+        """Looks for the topic and begins at its first record. Raises what `require_topics` does."""
+        require_topics(
+            self._consumer,
+            [self._pool.audit],
+            connection=self._connection,
+            pool=self._pool.name,
+            operation=Operation.READ,
+        )
+        self._assign()
+
+    def start_over(self) -> None:
+        """Begins at the first record of a topic that was made anew. Raises as `read_to_end`."""
+        try:
+            self._assign()
+        except KafkaException as error:
+            raise self._failure(error.args[0]) from None
+        self._position = 0
+
+    def read_to_end(self, take: Callable[[AuditRecord, int, float], None], *, meanwhile: Callable[[], None]) -> None:
+        """Gives ``take`` each record up to the topic's present end, with its offset and the time it was read.
+
+        ``meanwhile`` is called often. Raises ``LostTurnError`` for what may pass, ``ForebayError`` for what does not.
+        """
+        try:
+            _, end = until_passed()(
+                self._consumer.get_watermark_offsets,
+                TopicPartition(self._pool.audit, AUDIT_PARTITION),
+                timeout=METADATA_TIMEOUT_SECONDS,
+            )
+            self._read_to(end, take, meanwhile)
+        except KafkaException as error:
+            raise self._failure(error.args[0]) from None
+
+    def close(self) -> None:
+        """Closes the consumer."""
+        self._consumer.close()
+
+    def _assign(self) -> None:
+        self._consumer.assign([TopicPartition(self._pool.audit, AUDIT_PARTITION, 0)])
+
+    def _read_to(
+        self, end: int, take: Callable[[AuditRecord, int, float], None], meanwhile: Callable[[], None]
+    ) -> None:
+        read_at = self._clock.monotonic()
+        while self._position < end:
+            meanwhile()
+            first = self._consumer.poll(_POLL_SECONDS)
+            now = self._clock.monotonic()
+            if first is None:
+                if now - read_at > _SILENT_SECONDS_MAX:
+                    raise BrokerUnreachableError(
+                        f"the brokers at {self._connection.bootstrap_servers} went silent within {self._pool.audit}"
+                    )
+                continue
+            for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
+                error = message.error()
+                offset = message.offset()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    self._met(error)
+                    continue
+                assert offset is not None
+                read_at = now
+                if error is not None:
+                    self._position = max(self._position, offset)
+                    continue
+                self._position = offset + 1
+                record = decode_audit(message.value())
+                if record is not None:
+                    take(record, offset, now)
+
+    def _met(self, error: KafkaError) -> None:
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise TopicMissingError([self._pool.audit], pool=self._pool.name)
+        if not is_unreachable(error, known=True) and not error.retriable():
+            raise self._explained(error)
+
+    def _failure(self, error: KafkaError) -> ForebayError:
+        failure = self._explained(error)
+        return LostTurnError(failure) if is_passing_failure(error) else failure
+
+    def _explained(self, error: KafkaError) -> ForebayError:
+        topic = self._pool.audit
+        needs = on_topic(Operation.READ, topic)
+        return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)
