@@ -13,7 +13,9 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.programs import BenchError
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool, TopicSpec
-from forebay_schemas.kafka.connection import ask_metadata, create_client, producer_config, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config, reader_config
+from forebay_schemas.kafka.metadata import ask_metadata
 
 ANSWER_SECONDS_MAX = 30.0
 PARTITIONS = 6

@@ -25,7 +25,7 @@ from forebay_producer.client.client import Producer as ForebayProducer
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.kafka.connection import create_client
+from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.transient import PASSING
 
 BLOCK_REQUESTS = 200

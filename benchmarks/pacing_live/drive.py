@@ -22,7 +22,8 @@ from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-from forebay_schemas.kafka.connection import create_client, producer_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
 
 LEAD_SECONDS = 2.0
 LOOK_SECONDS = 0.5

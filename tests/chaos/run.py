@@ -35,7 +35,8 @@ from chaos.workers import Workers, now_ms
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.kafka.connection import KafkaConnection, consumer_config
+from forebay_schemas.kafka.configs import consumer_config
+from forebay_schemas.kafka.connection import KafkaConnection
 
 _PARTITIONS = 6
 _MIX = Mix(

@@ -22,7 +22,9 @@ from forebay_schemas.contract.headers import NO_HISTORY, read_history, record_he
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import EnvelopeError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
 
 TOPIC = "forebay.default.requests.high"
 READER = EnvelopeReader(NoSchemas())

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_schemas.kafka.connection import create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
 from harness.forebay_command import ForebayCommand
 from harness.producer_pool import ProducerPool
 from harness.written_results import result_of, write_records, write_results

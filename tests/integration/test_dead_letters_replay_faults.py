@@ -17,7 +17,8 @@ from forebay_sandbox.kafka.local import free_port
 from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
 from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.kafka.connection import create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
 from harness.dead_letters import replay, requests, value_of, write_letters
 from harness.live_pool import envelope
 from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write

@@ -25,7 +25,8 @@ from forebay_sandbox.kafka.tools import console_producer, run_tool
 from forebay_sandbox.process import processes_of
 from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
-from forebay_schemas.kafka.connection import KafkaConnection, create_client
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

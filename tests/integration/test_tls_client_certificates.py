@@ -13,7 +13,9 @@ from cryptography import x509
 
 from forebay_sandbox.testing.certificates import Authority
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
+from forebay_schemas.kafka.connection import KafkaConnection
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result, encode_result
-from forebay_schemas.kafka.connection import reader_config
+from forebay_schemas.kafka.configs import reader_config
 from forebay_worker.intake.results_reader import LookingConsumer, ResultsLook, ResultsReader
 from harness.live_pool import LivePool
 from harness.waiting import wait_until

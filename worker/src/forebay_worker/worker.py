@@ -32,14 +32,9 @@ from forebay_schemas.formats.avro_process import ProcessReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 from forebay_schemas.formats.schema_fetcher import SchemaFetcher
 from forebay_schemas.kafka.certificates import certificate_ends
-from forebay_schemas.kafka.connection import (
-    READ_BY_ALL,
-    KafkaConnection,
-    consumer_config,
-    create_client,
-    producer_config,
-    reader_config,
-)
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import READ_BY_ALL, consumer_config, producer_config, reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.cluster.startup import Cluster
 from forebay_worker.cluster.topic_watch import TopicWatch

@@ -29,7 +29,8 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
-from forebay_schemas.kafka.connection import KafkaConnection, as_forebay_error
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.settings import load_settings

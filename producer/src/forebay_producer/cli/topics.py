@@ -15,7 +15,7 @@ from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError
 from forebay_schemas.kafka import offsets_retention
-from forebay_schemas.kafka.connection import make_admin
+from forebay_schemas.kafka.clients import make_admin
 from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")

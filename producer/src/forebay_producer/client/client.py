@@ -32,8 +32,8 @@ from forebay_schemas.contract.envelope import Codec, Request
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import ForebayError, UsageError
-from forebay_schemas.kafka.connection import no_answer
 from forebay_schemas.kafka.diagnosis import why_refused
+from forebay_schemas.kafka.errors import no_answer
 from forebay_schemas.runtime.settings import load_settings
 
 # So many records between two looks at the delivery reports: each look costs 2 microseconds.

@@ -31,16 +31,11 @@ from forebay_schemas.contract.envelope_problems import is_request_id
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import ForebayError, UsageError
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    is_unreachable,
-    producer_config,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config, reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import PASSING, until_passed
 

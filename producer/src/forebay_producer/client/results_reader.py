@@ -17,16 +17,11 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.results import Result, ResultError, decode_result
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError, TopicMissingError
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    is_unreachable,
-    make_admin,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client, make_admin
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.topic_ids import TopicIdentity
 from forebay_schemas.kafka.transient import PASSING, until_passed

@@ -22,18 +22,14 @@ from forebay_schemas.contract.headers import headers_size_bytes
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError, UsageError
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    PROPERTIES_FIELD,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    no_answer,
-    producer_config,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.diagnosis import why_refused
+from forebay_schemas.kafka.errors import as_forebay_error, no_answer
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
+from forebay_schemas.kafka.properties_file import PROPERTIES_FIELD
 
 QUEUED_KBYTES_MAX: Final = 64 * 1024
 """What a sender's queue holds at most, beside librdkafka's own limit of 100,000 records."""

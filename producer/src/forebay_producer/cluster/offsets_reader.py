@@ -13,14 +13,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_producer.cluster.lifetimes import Lifetime, lifetime_of
 from forebay_schemas.clock import Clock
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    reader_config,
-)
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.group_access import told_denial
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS
 from forebay_schemas.kafka.permissions import Operation, is_denied, on_group, on_topic
 from forebay_schemas.kafka.transient import until_passed
 

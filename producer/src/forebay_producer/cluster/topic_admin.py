@@ -19,7 +19,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
-from forebay_schemas.kafka.connection import METADATA_TIMEOUT_SECONDS, KafkaConnection, as_forebay_error, ask_metadata
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, ask_metadata
 from forebay_schemas.kafka.offsets_retention import ask_retention_minutes
 from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.kafka.topic_drift import Drift, drift_of

@@ -17,14 +17,11 @@ from forebay_schemas.contract.coordination import Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka.connection import (
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    make_admin,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client, make_admin
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation, is_denied, on_topic
 
 CLIENT_ID: Final = "forebay-exporter"

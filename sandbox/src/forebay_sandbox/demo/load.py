@@ -27,7 +27,8 @@ from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-from forebay_schemas.kafka.connection import create_client, producer_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
 
 LEAD_SECONDS: Final = 1.5
 """From the making of the clients to the first request: a young broker takes a second to give producers their ids."""

@@ -12,7 +12,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from forebay_sandbox.kafka.access import ANSWER_SECONDS_MAX
 from forebay_schemas.contract.results import Result, ResultError, decode_result
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
 
 _WAIT_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500

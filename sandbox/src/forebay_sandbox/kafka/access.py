@@ -15,15 +15,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.cimpl import NewTopic
 
 from forebay_sandbox.errors import SandboxError
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    make_admin,
-    read_properties,
-    reader_config,
-)
+from forebay_schemas.kafka.clients import create_client, make_admin
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS
+from forebay_schemas.kafka.properties_file import read_properties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,8 @@ from confluent_kafka import KafkaException
 
 from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
 from forebay_sandbox.process import END_SECONDS_MAX
-from forebay_schemas.kafka.connection import KafkaConnection, make_admin
+from forebay_schemas.kafka.clients import make_admin
+from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set

@@ -21,7 +21,8 @@ from forebay_sandbox.stack.stack import MODEL
 from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-from forebay_schemas.kafka.connection import create_client, producer_config, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config, reader_config
 
 LETTERS: Final = 4_000
 

@@ -13,7 +13,9 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import encode_clock_probe
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_schemas.doctor.findings import Finding, ok, skipped, warning
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
+from forebay_schemas.kafka.connection import KafkaConnection
 
 CHECK: Final = "clock"
 PROBES: Final = 3

@@ -37,7 +37,8 @@ from forebay_schemas.doctor.topics import (
 )
 from forebay_schemas.errors import KafkaFailedError
 from forebay_schemas.kafka import offsets_retention
-from forebay_schemas.kafka.connection import KafkaConnection, make_admin
+from forebay_schemas.kafka.clients import make_admin
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.diagnosis import find_trouble, refused_credentials
 from forebay_schemas.kafka.group_access import ask_groups
 from forebay_schemas.kafka.offsets_retention import retention_minutes, shortfall

@@ -14,7 +14,9 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.permissions import Access, Operation, Permitted, Resource, is_denied
 from forebay_schemas.kafka.transient import until_passed
 

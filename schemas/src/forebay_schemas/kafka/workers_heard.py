@@ -10,7 +10,9 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, reader_config
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.permissions import is_denied
 
 LOOK_BACK_RECORDS: Final = 5_000

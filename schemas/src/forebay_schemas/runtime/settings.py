@@ -28,7 +28,8 @@ from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes, t
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError, without_credentials
 from forebay_schemas.formats.schema_registry import SchemaRegistry, check_registry_url, read_registry_properties
-from forebay_schemas.kafka.connection import PROPERTIES_FIELD, KafkaConnection, check_bootstrap_servers, read_properties
+from forebay_schemas.kafka.connection import KafkaConnection, check_bootstrap_servers
+from forebay_schemas.kafka.properties_file import PROPERTIES_FIELD, read_properties
 from forebay_schemas.kafka.token_provider import load_token_source, token_properties
 from forebay_schemas.kafka.watch import ConnectionWatch
 from forebay_schemas.runtime.terminal import printable

@@ -20,22 +20,13 @@ from forebay_schemas.errors import (
     TopicMissingError,
     UsageError,
 )
-from forebay_schemas.kafka.connection import (
-    PROPERTIES_FIELD,
-    READ_BY_ALL,
-    KafkaConnection,
-    as_forebay_error,
-    check_bootstrap_servers,
-    consumer_config,
-    create_client,
-    make_admin,
-    producer_config,
-    read_properties,
-    reader_config,
-    redacted,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client, make_admin
+from forebay_schemas.kafka.configs import READ_BY_ALL, consumer_config, producer_config, reader_config
+from forebay_schemas.kafka.connection import KafkaConnection, check_bootstrap_servers
+from forebay_schemas.kafka.errors import as_forebay_error
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation
+from forebay_schemas.kafka.properties_file import PROPERTIES_FIELD, read_properties, redacted
 
 NOBODY = "127.0.0.1:1"
 

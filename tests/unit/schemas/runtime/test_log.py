@@ -70,7 +70,9 @@ def test_librdkafkas_log_goes_the_same_way() -> None:
     lines = run("""
 import time
 from confluent_kafka import Producer
-from forebay_schemas.kafka.connection import KafkaConnection, create_client, producer_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import producer_config
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 
 nobody = KafkaConnection(bootstrap_servers="127.0.0.1:1", properties={})

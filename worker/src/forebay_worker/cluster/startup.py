@@ -16,9 +16,11 @@ from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.acls import worker_needs
-from forebay_schemas.kafka.connection import KafkaConnection, ask_metadata, make_admin, require_topics
+from forebay_schemas.kafka.clients import make_admin
+from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.diagnosis import refused_credentials
 from forebay_schemas.kafka.group_access import denied_groups
+from forebay_schemas.kafka.metadata import ask_metadata, require_topics
 from forebay_schemas.kafka.permissions import (
     ANSWER_SECONDS_MAX,
     Access,

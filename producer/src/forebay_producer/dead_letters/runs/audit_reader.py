@@ -12,15 +12,11 @@ from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_p
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
-from forebay_schemas.kafka.connection import (
-    METADATA_TIMEOUT_SECONDS,
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    is_unreachable,
-    reader_config,
-    require_topics,
-)
+from forebay_schemas.kafka.clients import create_client
+from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import until_passed
 

@@ -7,9 +7,7 @@ from typing import Final
 from confluent_kafka import KafkaError
 
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
-from forebay_schemas.kafka.connection import (
-    is_unreachable,
-)
+from forebay_schemas.kafka.errors import is_unreachable
 from forebay_schemas.kafka.transient import PASSING
 
 # What a client says of purged records.

@@ -46,13 +46,10 @@ from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.kafka.connection import (
-    KafkaConnection,
-    as_forebay_error,
-    create_client,
-    make_admin,
-    producer_config,
-)
+from forebay_schemas.kafka.clients import create_client, make_admin
+from forebay_schemas.kafka.configs import producer_config
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.topic_ids import TopicIdentity
 

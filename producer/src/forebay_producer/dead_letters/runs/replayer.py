@@ -24,7 +24,9 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError
-from forebay_schemas.kafka.connection import KafkaConnection, make_admin, require_topics
+from forebay_schemas.kafka.clients import make_admin
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation
 
 BATCH_LETTERS_MAX: Final = 100
