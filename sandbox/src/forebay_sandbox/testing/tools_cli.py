@@ -10,6 +10,7 @@ import typer
 
 from forebay_sandbox.kafka.commands import Output, OutputOption
 from forebay_sandbox.testing import tools
+from forebay_sandbox.testing.tool_catalogue import TOOLS
 
 app = typer.Typer(no_args_is_help=True, help="Programs of others that the tests run: helm, Prometheus, Kubernetes.")
 
@@ -17,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Programs of others that the tests 
 @app.command("list")
 def list_tools(*, output: OutputOption = Output.TABLE) -> None:
     """Say which are at hand, where, and how the others would be fetched. Fetches nothing."""
-    found = {name: tools.at_hand(name) for name in tools.TOOLS}
+    found = {name: tools.at_hand(name) for name in TOOLS}
     if output is Output.JSON:
         typer.echo(json.dumps({name: None if path is None else str(path) for name, path in found.items()}))
         return

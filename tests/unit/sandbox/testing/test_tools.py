@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from forebay_sandbox.cli import app
 from forebay_sandbox.errors import PrerequisiteMissingError
 from forebay_sandbox.testing import tools
-from forebay_sandbox.testing.tools import ToolUnavailableError
+from forebay_sandbox.testing.tool_builds import ToolUnavailableError
+from forebay_sandbox.testing.tool_catalogue import TOOLS
 from forebay_schemas.errors import UsageError
 
 # The last argument but one is the output: `go build ... -o OUTPUT PACKAGE`.
@@ -151,7 +152,7 @@ def test_an_unknown_tool_is_a_usage_error() -> None:
         tools.tool("helmet")
 
 
-@pytest.mark.parametrize("name", tools.TOOLS)
+@pytest.mark.parametrize("name", TOOLS)
 def test_every_tool_can_be_fetched_and_says_how(runs: Path, tmp_path: Path, name: str) -> None:
     program(tmp_path, "dpkg-deb", f'{_DPKG}\ntouch "$3/usr/bin/etcd" "$3/usr/bin/docker-registry"')
 
