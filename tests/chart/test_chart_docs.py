@@ -1,4 +1,4 @@
-"""What README.md, docs/kubernetes.md and docs/scaling.md tell people to give to helm: helm takes it."""
+"""What docs/run-workers.md, docs/kubernetes.md and docs/scaling.md tell people to give to helm: helm takes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ import yaml
 from chart.rendered import CHART, ROOT, run_helm
 from chart.strict import validate
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "kubernetes.md", ROOT / "docs" / "scaling.md", CHART / "README.md"]
+PAGES = [
+    ROOT / "docs" / "run-workers.md",
+    ROOT / "docs" / "kubernetes.md",
+    ROOT / "docs" / "scaling.md",
+    CHART / "README.md",
+]
 COMMANDS = [
     line.strip().removeprefix("$ ")
     for page in PAGES

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.live_pool import LivePool
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "dead-letters.md"
 
 Raw = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 
@@ -47,7 +47,7 @@ def raw_of(record: Message) -> Raw:
     return record.key(), record.value(), record_headers(record)
 
 
-def test_what_was_exported_is_restored_byte_for_byte_as_the_readme_says(
+def test_what_was_exported_is_restored_byte_for_byte_as_the_page_says(
     pool: LivePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_raw(pool, ODD)
@@ -59,15 +59,13 @@ def test_what_was_exported_is_restored_byte_for_byte_as_the_readme_says(
     assert (done.code, done.out, done.err) == (0, "", "6 written\n")
     assert file.stat().st_mode & 0o777 == 0o600
 
-    [snippet] = [
-        block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "raw(" in block
-    ]
+    [snippet] = [block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "raw(" in block]
     snippet = snippet.replace("127.0.0.1:9092", pool.kafka.bootstrap_servers)
     monkeypatch.chdir(tmp_path)
     lines = file.read_bytes().splitlines(keepends=True)
     for line in lines:
         file.write_bytes(line)
-        exec(compile(snippet, "README.md", "exec"), {})  # noqa: S102 - our own page
+        exec(compile(snippet, PAGE.name, "exec"), {})  # noqa: S102 - our own page
     after = sorted(map(repr, map(raw_of, pool.kafka.read_all(pool.topics.dead_letter))))
     assert after == sorted(before * 2)
 

@@ -26,7 +26,7 @@ from harness.waiting import wait_until
 from harness.written_results import result_of, write_records
 
 REQUEST = {"biz_type": "x", "payload": {}}
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
 THEIRS = 40_000
 THREADS = 30
 
@@ -119,16 +119,14 @@ def test_a_handle_and_an_id_are_taken_by_every_question(producer_pool: ProducerP
 
 
 def test_the_recipe_for_asyncio_serves_hundreds_at_once_and_leaves_the_loop_alone(producer_pool: ProducerPool) -> None:
-    """README's own lines, against a pool whose requests are answered at once."""
+    """The page's own lines, against a pool whose requests are answered at once."""
     [recipe] = [
-        block
-        for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-        if "run_in_executor" in block
+        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "run_in_executor" in block
     ]
     recipe = recipe.replace("127.0.0.1:9092", producer_pool.kafka.bootstrap_servers)
     recipe = recipe.replace('pool="default"', f'pool="{producer_pool.name}"')
     names: dict[str, Any] = {}
-    exec(compile(recipe, "README.md", "exec"), names)  # noqa: S102 - our own page
+    exec(compile(recipe, PAGE.name, "exec"), names)  # noqa: S102 - our own page
     held_seconds = 0.0
 
     async def serve() -> list[Result]:
