@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap bootstrap-run tools demo dashboards up down test test-slow test-long test-cluster test-image test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom release-dry-run clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards docs up down test test-slow test-long test-cluster test-image test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom release-dry-run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -31,6 +31,10 @@ up: bootstrap-run ## start the demo's stack (Kafka, engine, two workers) and lea
 
 dashboards: bootstrap tools ## write the chart's dashboards and draw them from a demo of three minutes, into docs/dashboards
 	@$(BIN)/forebay-sandbox dashboards --pictures docs/dashboards
+
+docs: bootstrap ## the documents as a site: build/docs/site/index.html
+	@$(BIN)/python tools/docs.py stage build/docs/source
+	@$(BIN)/zensical build --strict --clean
 
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/forebay-sandbox || $(BIN)/forebay-sandbox down
@@ -59,11 +63,12 @@ test-image: bootstrap ## build both images with buildah, twice, and take request
 test-unit: bootstrap ## only the tests that need no broker (two minutes)
 	@$(BIN)/pytest tests/unit tests/contract
 
-lint: bootstrap ## ruff, mypy --strict, and the floors that rooms stand on
+lint: bootstrap ## ruff, mypy --strict, the floors that rooms stand on, and the links of the documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks
+	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks tools/docs.py
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/python tools/docs.py check
 
 format: bootstrap ## let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .
@@ -98,4 +103,4 @@ release-dry-run: bootstrap ## push images and chart to a registry on 127.0.0.1, 
 	@$(BIN)/pytest tests/image -m release
 
 clean: down ## stop the stack and delete what was built
-	rm -rf .venv .sandbox build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .sandbox build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

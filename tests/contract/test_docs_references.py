@@ -1,4 +1,4 @@
-"""What the documents point at is there: files, modules, tests."""
+"""What the documents name is there: modules and tests."""
 
 from __future__ import annotations
 
@@ -29,13 +29,6 @@ def named_in(tree: str) -> Iterator[Path]:
             yield package
         else:
             yield from (package / found.strip(" /") for found in re.findall(r"\b\w+\.py\b|^  [\w/]+/ ", line))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    local = [target for target in targets if not target.startswith("https://")]
-    assert [target for target in local if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
