@@ -145,7 +145,7 @@ def test_a_broker_that_is_paused_answers_again_after_it_is_resumed(trio: LocalKa
         _only(broker.ports["DIRECT"]).admin().list_topics(timeout=1)
     broker.resume()
 
-    broker.wait_ready(expected={1, 2, 3})
+    broker.wait_ready(beside=trio.brokers)
 
 
 @pytest.mark.long
@@ -280,6 +280,12 @@ def test_a_port_that_was_asked_for_and_is_taken_is_named(new_kafka: NewKafka) ->
         port = stranger.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"port {port} on 127.0.0.1 is in use"):
             new_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=(Listener(name="DIRECT", port=port),)),)))
+
+
+def test_a_broker_that_ends_beside_others_is_named_at_once(new_kafka: NewKafka) -> None:
+    bad = BrokerSpec(properties={"num.io.threads": "none"})
+    with pytest.raises(BrokerStartError, match=r"(?s)broker 2 ended.*num\.io\.threads"):
+        new_kafka(ClusterSpec(brokers=(BrokerSpec(), bad)))
 
 
 def test_a_broker_that_cannot_start_shows_its_last_words(new_kafka: NewKafka) -> None:

@@ -163,6 +163,7 @@ def test_a_worker_that_cannot_get_in_ends_at_once_and_says_why(
             "FOREBAY_KAFKA_PROPERTIES": str(write_properties(tmp_path / "worker.properties", connection)),
             "FOREBAY_POOL": pool.name,
             "FOREBAY_BACKEND_URL": "http://127.0.0.1:1",
+            "FOREBAY_KAFKA_WAIT_SECONDS": "0",
         }
         ended = run_worker_command(settings)
         assert ended.exit_code == code, (name, ended.stderr)

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 CLIENT, SECRET = "token-client", "token-secret"
-TOKEN_SECONDS = 10.0
+# librdkafka asks for the next token after 80 %, connections use it from 90 % on, and a broker refuses a connection that
+# comes with a new one twice within a second: 3 seconds are between, on a busy machine.
+TOKEN_SECONDS = 30.0
 PROVIDER = "harness.token_provider:token"
 
 
@@ -71,7 +73,7 @@ def test_a_function_gives_tokens_and_what_fails_in_it_is_told_where_people_look(
             write_asked(asked, url=url, client=CLIENT, secret=SECRET)
             wait_until("a ready worker", lambda: worker.get("/readyz")[0] == 200)
             issued = len(secure.tokens.issued)
-            wait_until("tokens that are fetched again", lambda: len(secure.tokens.issued) >= issued + 2)
+            wait_until("a token that is fetched again", lambda: len(secure.tokens.issued) > issued)
             after = producer.submit(envelope("after", payload=gate.noted()))
             assert producer.outcome(after.request_id, timeout_seconds=PATIENCE_SECONDS).status == "completed"
         assert SECRET not in worker.log_path.read_text(encoding="utf-8")

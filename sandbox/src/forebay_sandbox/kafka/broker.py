@@ -82,16 +82,22 @@ class Broker:
                 start_new_session=True,
             )
 
-    def wait_ready(self, *, expected: Set[int] = frozenset()) -> None:
-        """Return when the broker answers a metadata request that lists it and the ``expected`` brokers.
+    def wait_ready(self, *, beside: Sequence[Broker] = ()) -> None:
+        """Return when the broker answers a metadata request that lists it and those ``beside`` it.
 
-        Raises PortTakenError or BrokerStartError.
+        Raises PortTakenError or BrokerStartError, also for one of those that ended.
         """
+        awaited = {self, *beside}
+
+        def check() -> None:
+            for broker in awaited:
+                broker._raise_if_ended()
+
         wait_for_metadata(
             self._launch.connection,
-            expected={self.node_id} | expected,
-            check=self._raise_if_ended,
-            describe=lambda: self.log_tail(),
+            expected={broker.node_id for broker in awaited},
+            check=check,
+            describe=self.log_tail,
         )
 
     def start(self) -> None:

@@ -40,13 +40,15 @@ _JAVA_ENDED_BY_SIGTERM = 143
 # a broker that is down for a moment can be given the broker's own port, and the broker cannot come back.
 _PORTS = range(15_000, 32_000)
 _ports = random.SystemRandom()
+_given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now."""
+    """A port on 127.0.0.1 that nobody listens on now, and that this process was not given before."""
     while True:
         port = _ports.choice(_PORTS)
-        if port_is_free(port):
+        if port not in _given and port_is_free(port):
+            _given.add(port)
             return port
 
 
@@ -98,9 +100,8 @@ class LocalKafka(KafkaAccess):
         self._format()
         for broker in self.brokers:
             broker.launch()
-        everyone = {broker.node_id for broker in self.brokers}
         for broker in self.brokers:
-            broker.wait_ready(expected=everyone)
+            broker.wait_ready(beside=self.brokers)
 
     def kill(self) -> None:
         """SIGKILL every broker."""
@@ -211,7 +212,7 @@ def _launch(
     attempt = 1
     while True:
         cluster = LocalKafka(
-            with_ports(spec, _distinct_free_ports().__next__),
+            with_ports(spec, free_port),
             runtime=runtime,
             data_dir=data_dir,
             log_dir=log_dir,
@@ -237,15 +238,6 @@ def _run_once(runtime: KafkaRuntime, option: str) -> bool:
         )
         cluster.stop()
         return cluster.brokers[0].exit_status == _JAVA_ENDED_BY_SIGTERM
-
-
-def _distinct_free_ports() -> Iterator[int]:
-    given: set[int] = set()
-    while True:
-        port = free_port()
-        if port not in given:
-            given.add(port)
-            yield port
 
 
 @contextmanager
