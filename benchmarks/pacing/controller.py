@@ -12,7 +12,7 @@ from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.readings import EngineReading, GpuReading
-from forebay_worker.wiring import make_policy
+from forebay_worker.wiring.choices import make_policy
 
 WAITING = 5_000
 ANSWERS = 3_000

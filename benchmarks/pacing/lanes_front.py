@@ -26,7 +26,7 @@ from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Answer, Failure, Record, Work
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.telemetry.stats import Stats
-from forebay_worker.wiring import make_lanes
+from forebay_worker.wiring.choices import make_lanes
 
 BYTES_PER_TOKEN = 4
 BUFFER_BYTES_MAX = 1 << 30

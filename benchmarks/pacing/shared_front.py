@@ -16,7 +16,7 @@ from forebay_worker.coordination.slot_sharing import Sharer
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.readings import EngineReading, GpuReading
-from forebay_worker.wiring import make_sharing
+from forebay_worker.wiring.choices import make_sharing
 
 PARTITIONS = 24
 RECORD_SECONDS = 0.02

@@ -12,7 +12,7 @@ from forebay_worker.execution.http_backend import HttpBackend
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure
 from forebay_worker.settings import load_worker_settings
-from forebay_worker.wiring import http_options
+from forebay_worker.wiring.choices import http_options
 from harness.raw_engine import AnswerRaw, RawEngine, raw_engine
 from simulated.works import make_work
 

@@ -251,7 +251,7 @@ def _convicted_after_two_crashes() -> list[Patch]:
 
 def _full_commit_paused_for_ever() -> list[Patch]:
     def is_stretched(self: Ownership, key: Any, _assignment: Assignment) -> bool:
-        return self.commits.metadata_bytes(key) >= ownership.METADATA_BYTES_NEARLY_FULL
+        return self.commits.metadata_bytes(key) >= self._bounds.metadata_bytes_nearly_full
 
     return [(Ownership, "_is_stretched", is_stretched)]
 

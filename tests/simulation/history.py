@@ -15,7 +15,7 @@ from forebay_schemas.contract.control import Control, ControlAction, control_key
 from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
-from forebay_worker.pacing.gate import REQUEST_BYTES
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.settings import WorkerSettings
 from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Latency, Mode
 from simulation.broker import Broker, FaultRates
@@ -24,7 +24,7 @@ from simulation.executions import Executions, Place
 from simulation.groups import ClassicGroup, ConsumerGroup
 from simulation.ledger import Ledger, Violation
 from simulation.oracle import Oracle
-from simulation.process import Bounds, Cluster, Patch
+from simulation.process import Cluster, Patch
 from simulation.scheduler import Scheduler
 
 POOL = Pool("sim")
@@ -109,17 +109,20 @@ def draw_plan(seed: int) -> Plan:
         rates.commit_slow, rates.commit_slow_seconds = 0.3, 25.0
         rates.commit_failed = max(rates.commit_failed, 0.3)
     is_small = random.random() < 0.5
+    lookahead = random.choice((2, 4, 8)) if is_small else BOUNDS.lookahead_records_min
     bounds = Bounds(
-        lookahead_records=random.choice((2, 4, 8)) if is_small else 256,
-        lookahead_follows_rate=not is_small,
+        lookahead_records_min=lookahead,
+        lookahead_records_max=lookahead if is_small else BOUNDS.lookahead_records_max,
         retry_room_records=random.choice((1, 2, 8)) if is_small else 256,
-        held_records=random.choice((2, 4)) if is_small else 64,
-        known_requests=random.choice((3, 10)) if is_small else 50_000,
-        undelivered_records=random.choice((1, 3, 10)) if is_small else 20_000,
-        notices=random.choice((20, 50)) if is_small else 10_000,
-        metadata_bytes=random.choice((24, 50, 90)) if random.random() < 0.2 else METADATA_BYTES_MAX,
-        result_bytes=8_192,
-        request_bytes=Random(seed + 17_000_003).choice((REQUEST_BYTES,) * 3 + (MEMORY_BYTES_MAX // 2,)),
+        parked_records_max=random.choice((2, 4)) if is_small else 64,
+        reported_requests_max=random.choice((3, 10)) if is_small else 50_000,
+        undelivered_records_max=random.choice((1, 3, 10)) if is_small else 20_000,
+        notices_max=random.choice((20, 50)) if is_small else 10_000,
+        metadata_bytes_max=random.choice((24, 50, 90)) if random.random() < 0.2 else METADATA_BYTES_MAX,
+        result_bytes_max=8_192,
+        request_overhead_bytes=Random(seed + 17_000_003).choice(
+            (BOUNDS.request_overhead_bytes,) * 3 + (MEMORY_BYTES_MAX // 2,)
+        ),
     )
     kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]
     weights = [6, 4, 6, 4, 3, 2, 4, 1, 5, 1, 0.5]
@@ -166,7 +169,7 @@ class History:
         executions = Executions(
             scheduler=self.scheduler,
             ledger=ledger,
-            causes=Causes(scheduler=self.scheduler, metadata_bytes_max=plan.bounds.metadata_bytes),
+            causes=Causes(scheduler=self.scheduler, metadata_bytes_max=plan.bounds.metadata_bytes_max),
             attempts_max=plan.max_retries + 1,
             limit=plan.limit,
         )
@@ -183,7 +186,10 @@ class History:
         self.broker.fetch_seconds_max = plan.fetch_seconds_max
         self.broker.fetch_random = Random(plan.seed + 6_000_003)
         self.backend = Backend(
-            scheduler=self.scheduler, random=self._random, latency=plan.latency, large_bytes=plan.bounds.result_bytes
+            scheduler=self.scheduler,
+            random=self._random,
+            latency=plan.latency,
+            large_bytes=plan.bounds.result_bytes_max,
         )
         self._make_topics()
         self.cluster = Cluster(
@@ -284,7 +290,7 @@ class History:
 
     def _keep_one(self) -> None:
         """A deployment would start workers again."""
-        if not any(not each.worker._drain.is_set() for each in self.cluster.running):
+        if all(each.is_draining for each in self.cluster.running):
             self.cluster.start()
         self.scheduler.later(1.0, None, self._keep_one)
 
@@ -295,7 +301,7 @@ class History:
         bursts = [random.uniform(0, plan.fault_seconds * 0.8) for _ in range(random.randint(1, 5))]
         share = {kind: random.random() * 0.2 if random.random() < 0.3 else 0.0 for kind in Kind}
         # Where a commit has hardly any room, crashes are not counted, and a poison kills until its deadline.
-        is_counted = plan.bounds.metadata_bytes == METADATA_BYTES_MAX
+        is_counted = plan.bounds.metadata_bytes_max == METADATA_BYTES_MAX
         share[Kind.POISON] = 0.05 if random.random() < 0.3 and is_counted else 0.0
         share[Kind.UNREADABLE] = 0.1 if random.random() < (0.5 if share[Kind.POISON] else 0.05) else 0.0
         kinds = list(Kind)

@@ -1,36 +1,33 @@
-"""Worker processes: the real `Worker` with all its stages, over simulated clients, threads and time."""
+"""Worker processes: the real `Worker`, wired into a `World` of simulated clients, threads and time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from zlib import crc32
 
-from confluent_kafka import Producer
-
+from forebay_schemas import clock as schemas_clock
 from forebay_schemas.contract.envelope import Request
-from forebay_schemas.contract.offsets_metadata import encode_metadata
 from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.topics import Pool
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaSource
-from forebay_worker import worker
-from forebay_worker.cluster import startup as cluster
-from forebay_worker.cluster import topic_watch
-from forebay_worker.coordination import follower as coordination
-from forebay_worker.dispatch import lookahead
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.permissions import Access
+from forebay_worker.bounds import Bounds
+from forebay_worker.cluster import startup
+from forebay_worker.cluster.topic_watch import LOOK_SECONDS
 from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
 from forebay_worker.dispatch.suspects import Phase
-from forebay_worker.intake import fetcher, notices, results_reader
-from forebay_worker.intake import parked as held
-from forebay_worker.intake import partitions as ownership
-from forebay_worker.outcome import reported as known
-from forebay_worker.outcome import reporter as outcome
-from forebay_worker.pacing import gate
-from forebay_worker.partition import assignment, claims, credit
+from forebay_worker.intake.intake import Intake
+from forebay_worker.lifecycle.worker import Worker
+from forebay_worker.request import memory
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.worker import Worker
+from forebay_worker.telemetry.tracing import NO_TRACING
+from forebay_worker.wiring.parts import Parts, build
+from forebay_worker.wiring.world import World
 from simulation.backend import Backend, BackendClient
 from simulation.broker import Broker
 from simulation.consumer import GroupConsumer
@@ -43,39 +40,10 @@ from simulation.scheduler import Clock, Process, Scheduler, threading_in
 Patch = tuple[Any, str, Any]
 
 WITHHELD_RELEASED_MAX = 12
+LOOKAHEAD_RECORDS_CHECKED_MAX = 1_000
+"""A lookahead that may grow beyond it has no bound that a short history could reach."""
+
 CLOCK_ERRORS_MS = (3_600_000, -3_600_000, 1_500)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """The worker's own constants, made small enough for a short history to reach them."""
-
-    lookahead_records: int
-    lookahead_follows_rate: bool
-    retry_room_records: int
-    held_records: int
-    known_requests: int
-    undelivered_records: int
-    notices: int
-    metadata_bytes: int
-    result_bytes: int
-    request_bytes: int
-    """What each counts of the memory for those in flight."""
-
-    def patches(self) -> list[Patch]:
-        return [
-            (lookahead, "LOOKAHEAD_RECORDS_MIN", self.lookahead_records),
-            *([] if self.lookahead_follows_rate else [(lookahead.Lookahead, "ended", lambda _: None)]),
-            (lookahead, "RETRY_ROOM_RECORDS", self.retry_room_records),
-            (held, "HELD_RECORDS_MAX", self.held_records),
-            (known, "KNOWN_REQUESTS_MAX", self.known_requests),
-            (outcome, "UNDELIVERED_RECORDS_MAX", self.undelivered_records),
-            (outcome, "LATER_BYTES_MAX", self.result_bytes),
-            (gate, "REQUEST_BYTES", self.request_bytes),
-            (notices, "KEPT_NOTICES_MAX", self.notices),
-            (ownership, "METADATA_BYTES_NEARLY_FULL", self.metadata_bytes * 3 // 4),
-            (assignment, "encode_metadata", partial(encode_metadata, bytes_max=self.metadata_bytes)),
-        ]
 
 
 class _NoOps:
@@ -100,19 +68,26 @@ class _NoSignals:
     def latest_gpu(self, now: float) -> None:
         del now
 
+    def sources(self, now: float) -> dict[str, dict[str, Any]]:
+        del now
+        return {}
 
-class SimulatedWorker(Worker):
-    """The worker without its HTTP server, and without a look at engines and GPUs."""
 
-    def _make_signals(self) -> Any:
-        return _NoSignals()
+class _SimulatedCluster(startup.Cluster):
+    """Brokers that allow everything and always answer."""
 
-    def _make_ops(self, _loop: Any) -> Any:
-        return _NoOps()
+    def __init__(self, connection: KafkaConnection, *, pool: Pool, worker_id: str, broker: Broker) -> None:
+        super().__init__(connection, pool=pool, worker_id=worker_id)
+        self._broker = broker
 
-    @property
-    def gave_up_looking(self) -> bool:
-        return self._results_reader.given_up_count > 0
+    def require_usable(self) -> dict[str, int]:
+        return {topic: len(logs) for topic, logs in self._broker.topics.items()}
+
+    def lacking(self) -> list[Access]:
+        return []
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, int]:
+        return {topic: crc32(topic.encode()) for topic in topics}
 
 
 class _DeadlyReader(EnvelopeReader):
@@ -135,8 +110,23 @@ class Running:
     """A worker process of the history."""
 
     process: Process
-    worker: SimulatedWorker
+    settings: WorkerSettings
+    worker: Worker | None = None
     has_ended: bool = False
+
+    @property
+    def parts(self) -> Parts | None:
+        """What it is made of; None before it begins."""
+        return None if self.worker is None else self.worker.parts
+
+    @property
+    def is_draining(self) -> bool:
+        return self.parts is not None and self.parts.state.drain.is_set()
+
+    @property
+    def intakes(self) -> list[Intake]:
+        """Those that it has made."""
+        return [] if self.worker is None else list(self.worker.parts.readers.intakes.values())
 
 
 class Cluster:
@@ -175,30 +165,9 @@ class Cluster:
 
     @contextmanager
     def in_place(self, patches: list[Patch]) -> Iterator[None]:
-        """While it lasts, the worker's modules reach the simulation where they would reach the machine."""
-        threading = threading_in(self._scheduler)
-        every: list[Patch] = [
-            (claims, "threading", threading),
-            (coordination, "threading", threading),
-            (credit, "threading", threading),
-            (fetcher, "threading", threading),
-            (results_reader, "threading", threading),
-            (topic_watch, "threading", threading),
-            (topic_watch, "TURN_SECONDS", topic_watch.LOOK_SECONDS),
-            (worker, "threading", threading),
-            (worker, "SystemClock", self._make_clock),
-            (worker, "create_client", self._create_client),
-            (cluster.Cluster, "require_usable", lambda _: self._partitions()),
-            (cluster.Cluster, "lacking", lambda _: []),
-            (cluster.Cluster, "topic_ids", lambda _, topics: {topic: crc32(topic.encode()) for topic in topics}),
-            (worker, "HttpBackend", self._make_backend),
-            (worker, "EnvelopeReader", self._make_reader),
-            (worker, "TIERS", tuple(self._tiers)),
-            *self._bounds.patches(),
-            *patches,
-        ]
-        before = [(owner, name, getattr(owner, name)) for owner, name, _ in every]
-        for owner, name, value in every:
+        """While it lasts the bugs are in the worker."""
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in patches]
+        for owner, name, value in patches:
             setattr(owner, name, value)
         try:
             yield
@@ -213,15 +182,19 @@ class Cluster:
         process = Process(self._scheduler, name)
         process.idle_tick_seconds, process.poll_stretch = self.idle_tick_seconds, self.poll_stretch
         self._scheduler.current_process = process
-        running = Running(process, SimulatedWorker(self._settings.model_copy(update={"worker_id": name})))
+        running = Running(process, self._settings.model_copy(update={"worker_id": name}))
         self.running.append(running)
         self._oracle.ledger.note(f"{name} starts")
         self._scheduler.soon(process, self._run, running)
         return running
 
     def _run(self, running: Running) -> None:
-        task = running.process.loop.create_task(running.worker.run())
+        task = running.process.loop.create_task(self._live(running))
         task.add_done_callback(lambda _: self._exited(running, task.exception()))
+
+    async def _live(self, running: Running) -> None:
+        running.worker = Worker(build(running.settings, self._world(running)))
+        await running.worker.run()
 
     def _exited(self, running: Running, error: BaseException | None) -> None:
         if error is not None:
@@ -232,7 +205,10 @@ class Cluster:
             self._end(running)
 
     def _gave_up_looking(self, name: str) -> bool:
-        return any(each.process.name == name and each.worker.gave_up_looking for each in self.running)
+        return any(
+            each.process.name == name and each.parts is not None and each.parts.results.given_up_count > 0
+            for each in self.running
+        )
 
     def kill(self, running: Running) -> None:
         """kill -9."""
@@ -243,8 +219,8 @@ class Cluster:
 
     def _tried_alone(self, name: str) -> Place | None:
         for running in self.running:
-            if running.process.name == name and hasattr(running.worker, "_dispatcher"):
-                trial = running.worker._dispatcher.suspects._trial
+            if running.process.name == name and running.parts is not None:
+                trial = running.parts.dispatcher.suspects._trial
                 if trial is not None and trial.phase is not Phase.GATHERING:
                     return trial.work.assignment.topic, trial.work.assignment.partition, trial.work.offset
         return None
@@ -267,7 +243,11 @@ class Cluster:
     def terminate(self, running: Running) -> None:
         """SIGTERM."""
         self._oracle.ledger.note(f"{running.process.name} is told to stop")
-        self._scheduler.soon(running.process, running.worker._drain.set)
+        self._scheduler.soon(running.process, self._stop, running)
+
+    def _stop(self, running: Running) -> None:
+        assert running.worker is not None, "a process that is told to stop has begun"
+        running.worker.stop()
 
     def stop(self, running: Running, seconds: float) -> None:
         """SIGSTOP, and SIGCONT after a time."""
@@ -316,9 +296,7 @@ class Cluster:
 
     def _consumers(self, running: Running) -> list[GroupConsumer]:
         return [
-            consumer
-            for intake in running.worker._intakes.values()
-            if isinstance(consumer := intake._ownership.consumer, GroupConsumer)
+            consumer for intake in running.intakes if isinstance(consumer := intake._ownership.consumer, GroupConsumer)
         ]
 
     def dispose(self) -> None:
@@ -326,42 +304,48 @@ class Cluster:
         for each in self.running + self.ended:
             each.process.dispose()
 
-    # What the worker's modules find in place of the machine.
+    def _world(self, running: Running) -> World:
+        settings, process = running.settings, running.process
+        connection, threading = settings.connection(), threading_in(self._scheduler)
+        return World(
+            clock=self._make_clock(),
+            connection=connection,
+            cluster=_SimulatedCluster(
+                connection, pool=settings.pool_topics(), worker_id=settings.worker_id, broker=self._broker
+            ),
+            make_producer=lambda _: SimulatedProducer(broker=self._broker, process=process),
+            make_consumer=partial(self._make_consumer, process),
+            backend_kind="http",
+            make_backend=partial(self._make_backend, running),
+            signals=_NoSignals(),
+            make_tracing=lambda _: NO_TRACING,
+            make_ops=lambda _: _NoOps(),
+            make_envelope_reader=partial(_DeadlyReader, die=partial(self._dies_decoding, running)),
+            make_event=threading.Event,
+            start_thread=threading.start,
+            tiers=tuple(self._tiers),
+            bounds=self._bounds,
+            topics_turn_seconds=LOOK_SECONDS,
+        )
 
     def _make_clock(self) -> Clock:
         wrong_ms = CLOCK_ERRORS_MS[self._started % len(CLOCK_ERRORS_MS)]
         return Clock(self._scheduler, ahead_ms=wrong_ms if self._has_wrong_clocks else 0)
 
-    def _create_client(self, make: Any, config: dict[str, Any]) -> Any:
-        process = self._scheduler.current_process
-        assert process is not None
-        if make is Producer:
-            return SimulatedProducer(broker=self._broker, process=process)
+    def _make_consumer(self, process: Process, config: dict[str, Any]) -> Any:
         if "on_commit" not in config:
             return Follower(broker=self._broker, process=process)
         group = self._broker.groups[config["group.id"]]
         return GroupConsumer(broker=self._broker, process=process, group=group, on_commit=config["on_commit"])
 
-    def _partitions(self) -> dict[str, int]:
-        return {topic: len(logs) for topic, logs in self._broker.topics.items()}
-
-    def _make_backend(self, _settings: WorkerSettings) -> BackendClient:
-        process = self._scheduler.current_process
-        assert process is not None
-        running = next(each for each in self.running if each.process is process)
+    def _make_backend(self, running: Running, clock: schemas_clock.Clock) -> BackendClient:
         return BackendClient(
             backend=self._backend,
-            process=process,
-            clock=running.worker._clock,
+            process=running.process,
+            clock=clock,
             oracle=self._oracle,
             die=partial(self._killed_by, running),
         )
-
-    def _make_reader(self, source: SchemaSource, **more: Any) -> EnvelopeReader:
-        process = self._scheduler.current_process
-        assert process is not None
-        running = next(each for each in self.running if each.process is process)
-        return _DeadlyReader(source, die=partial(self._dies_decoding, running), **more)
 
     def _dies_decoding(self, running: Running, request_id: str) -> None:
         """A record that kills whoever decodes it has been read."""
@@ -378,60 +362,62 @@ class Cluster:
     def _check_confirmed(self, process: Process) -> None:
         for running in self.running:
             if running.process is process:
-                for intake in running.worker._intakes.values():
+                for intake in running.intakes:
                     for key, commit in intake.commits._confirmed.items():
                         self._oracle.check_confirmed(process.name, key, *commit)
 
     def check_bounds(self) -> None:
         """What every worker may hold at most."""
         for running in self.running:
-            self._check_worker(running.process.name, running.worker)
+            if running.parts is not None:
+                self._check_worker(running.process.name, running.parts)
 
-    def _check_worker(self, name: str, worker: SimulatedWorker) -> None:
-        if not hasattr(worker, "_hand_overs"):
-            return
+    def _check_worker(self, name: str, parts: Parts) -> None:
         bounds, fail = self._bounds, self._oracle.ledger.fail
-        dispatcher, reporter = worker._dispatcher, worker._reporter
+        dispatcher, reporter = parts.dispatcher, parts.reporter
         if len(dispatcher.running) > dispatcher.gate.limit_requests:
             fail(f"{name} has {len(dispatcher.running)} requests in flight")
-        sizes = [gate.in_flight_bytes(work) for work in (*dispatcher.running.values(), *dispatcher.named_starts)]
+        sizes = [
+            memory.in_flight_bytes(work, bounds) for work in (*dispatcher.running.values(), *dispatcher.named_starts)
+        ]
         if sum(sizes) != dispatcher.in_flight_bytes:
             fail(f"{name} counts {dispatcher.in_flight_bytes} bytes in flight, and there are {sum(sizes)}")
         if sizes and sum(sizes) - max(sizes) >= (dispatcher.gate.memory_bytes_max or 0):
             fail(f"{name} has {sum(sizes)} bytes in flight")
-        for tier in self._tiers if not bounds.lookahead_follows_rate else ():
+        for tier in self._tiers if bounds.lookahead_records_max < LOOKAHEAD_RECORDS_CHECKED_MAX else ():
             # Retries may join a full lane, failed probes and suspects go back to it, and what was withheld is let go at
             # once.
             back = dispatcher.gate.limit_requests + SUSPECTS_MAX
-            most = 2 * bounds.lookahead_records + back + WITHHELD_RELEASED_MAX
+            most = 2 * bounds.lookahead_records_max + back + WITHHELD_RELEASED_MAX
             if (records := len(dispatcher.lanes[tier])) > most:
                 fail(f"the lane {tier} of {name} holds {records} requests, at most {most} may be there")
-        if len(reporter._known) > bounds.known_requests:
+        if len(reporter._known) > bounds.reported_requests_max:
             fail(f"{name} remembers {len(reporter._known)} outcomes")
         if reporter.undelivered_records < 0 or reporter.undelivered_bytes < 0:
             fail(f"{name} counts {reporter.undelivered_records} undelivered records")
-        for intake in worker._intakes.values():
+        for intake in parts.readers.intakes.values():
             for assignment_, records in intake._held._records.items():
-                if records > bounds.held_records + 250 or records < 0:
+                if records > bounds.parked_records_max + 250 or records < 0:
                     fail(f"{name} holds {records} records of {assignment_.topic}/{assignment_.partition}")
 
     def busy(self) -> str | None:
         """What a worker still holds; None when nobody holds anything, as it must be when everything has ended."""
         for running in self.running:
-            name, worker = running.process.name, running.worker
-            if not hasattr(worker, "_executor"):
+            name, parts = running.process.name, running.parts
+            if parts is None:
                 continue
-            if worker._dispatcher.running or len(worker._dispatcher.lanes):
-                return f"{name} has {len(worker._dispatcher.running)} running, {len(worker._dispatcher.lanes)} waiting"
-            if not worker._dispatcher.suspects.is_idle or worker._dispatcher.named_starts:
+            dispatcher = parts.dispatcher
+            if dispatcher.running or len(dispatcher.lanes):
+                return f"{name} has {len(dispatcher.running)} running, {len(dispatcher.lanes)} waiting"
+            if not dispatcher.suspects.is_idle or dispatcher.named_starts:
                 return f"{name} keeps starts that wait"
-            if worker._hand_overs.running_count:
-                return f"{name} thinks that it still runs {worker._hand_overs.running_count} requests of others"
-            if worker._reporter.undelivered_records:
-                return f"{name} has {worker._reporter.undelivered_records} undelivered records"
-            if worker._dispatcher.breaker._suspect is not None or worker._dispatcher.failures.suspect_count:
+            if parts.hand_overs.running_count:
+                return f"{name} thinks that it still runs {parts.hand_overs.running_count} requests of others"
+            if parts.reporter.undelivered_records:
+                return f"{name} has {parts.reporter.undelivered_records} undelivered records"
+            if dispatcher.breaker._suspect is not None or dispatcher.failures.suspect_count:
                 return f"{name} keeps a suspect"
-            for intake in worker._intakes.values():
+            for intake in parts.readers.intakes.values():
                 if intake.held_records or intake.unfinished_records:
                     return f"{name}/{intake.name} holds {intake.held_records}, unfinished {intake.unfinished_records}"
         return None

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -329,7 +328,7 @@ class Clock:
 
 
 def threading_in(scheduler: Scheduler) -> SimpleNamespace:
-    """What the worker uses of ``threading``, in virtual time."""
+    """Events and threads in virtual time."""
 
     class Event:
         def __init__(self) -> None:
@@ -355,42 +354,8 @@ def threading_in(scheduler: Scheduler) -> SimpleNamespace:
                 self._waiting = None
             return self._set
 
-    class Semaphore:
-        def __init__(self, value: int) -> None:
-            self._value = value
-            self._waiting: Thread | None = None
+    def start(_name: str, run: Callable[[], None]) -> Thread:
+        assert scheduler.current_process is not None
+        return Thread(scheduler.current_process, run)
 
-        def release(self) -> None:
-            self._value += 1
-            if self._waiting is not None:
-                self._waiting.wake()
-
-        def acquire(self, timeout: float) -> bool:
-            if self._value == 0:
-                self._waiting = scheduler.current_thread
-                assert self._waiting is not None
-                self._waiting.wait(timeout)
-                self._waiting = None
-            if self._value == 0:
-                return False
-            self._value -= 1
-            return True
-
-    class Lock:
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: object) -> None: ...
-
-    class SimulatedThread:
-        def __init__(self, *, target: Callable[..., None], args: tuple[Any, ...], name: str, daemon: bool) -> None:
-            assert daemon, f"{name} would keep the process alive"
-            self._run = partial(target, *args)
-            self._thread: Thread | None = None
-
-        def start(self) -> None:
-            assert scheduler.current_process is not None
-            self._thread = Thread(scheduler.current_process, self._run)
-
-        def is_alive(self) -> bool:
-            return self._thread is not None and self._thread.is_alive()
-
-    return SimpleNamespace(Event=Event, Semaphore=Semaphore, Lock=Lock, Thread=SimulatedThread)
+    return SimpleNamespace(Event=Event, start=start)

@@ -1,8 +1,9 @@
-"""Time as a parameter: durations by a monotonic clock, deadlines by the wall clock."""
+"""Time as a parameter: durations by a monotonic clock, deadlines by the wall clock, and a thread's wait for another."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 EPOCH_MS_MIN: Final = 10**11
@@ -40,3 +41,14 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class Event(Protocol):
+    """How a thread waits for another: what is used of `threading.Event`."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, timeout: float | None = None, /) -> bool: ...
+
+
+MakeEvent = Callable[[], Event]

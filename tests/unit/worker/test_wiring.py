@@ -15,7 +15,7 @@ from forebay_worker.pacing.policies.latency_ratio import LatencyRatio
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.settings import WorkerSettings
-from forebay_worker.wiring import make_gate, make_lanes, make_policy
+from forebay_worker.wiring.choices import make_gate, make_lanes, make_policy
 from simulated.works import make_assignment, make_work
 
 POLICIES = {

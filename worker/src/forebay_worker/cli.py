@@ -21,10 +21,10 @@ from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 from forebay_worker.calibrate.command import calibrate
 from forebay_worker.doctor.examine import examine
+from forebay_worker.lifecycle.worker import run_worker
 from forebay_worker.ops.client import fetch_status
 from forebay_worker.ops.text import status_text
 from forebay_worker.settings import load_worker_settings
-from forebay_worker.worker import Worker
 
 WATCH_SECONDS = 1.0
 CLEAR = "\x1b[H\x1b[2J"
@@ -82,7 +82,7 @@ def run(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    asyncio.run(Worker(settings).run())
+    run_worker(settings)
 
 
 @app.command()

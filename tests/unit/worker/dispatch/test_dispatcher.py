@@ -25,13 +25,14 @@ from forebay_worker.dispatch.dispatcher import (
 from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX, SUSPECTS_MAX
 from forebay_worker.dispatch.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
 from forebay_worker.dispatch.overload import OverloadLadder
-from forebay_worker.lanes.lanes import Lanes, cost_bytes
+from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.outcome.reporter import DELIVERY_STALL_SECONDS, Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.partition.assignment import CONVICTED_CRASHES, Assignment
 from forebay_worker.partition.credit import Credit
+from forebay_worker.request.memory import cost_bytes
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from simulated.ports import NOW_MS, ManualClock, MemoryProducer

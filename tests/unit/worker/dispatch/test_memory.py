@@ -13,8 +13,9 @@ from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.ops.status import limitation_of
 from forebay_worker.outcome.reporter import Reporter
-from forebay_worker.pacing.gate import Gate, in_flight_bytes
+from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.request.memory import in_flight_bytes
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from simulated.ports import ManualClock, MemoryProducer

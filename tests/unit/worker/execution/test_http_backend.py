@@ -15,7 +15,7 @@ from forebay_worker.execution.http_backend import HttpBackend
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.settings import WorkerSettings, load_worker_settings
-from forebay_worker.wiring import http_options
+from forebay_worker.wiring.choices import http_options
 from simulated.works import make_work
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"

@@ -17,7 +17,7 @@ from forebay_worker.intake import partitions as ownership_module
 from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, COMMIT_SECONDS
 from forebay_worker.intake.intake import FULL_SECONDS_BEFORE_PAUSE, LANE_FULL_WAIT_SECONDS
 from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
-from forebay_worker.lanes.lanes import RECORD_OVERHEAD_BYTES
+from forebay_worker.request.memory import RECORD_OVERHEAD_BYTES
 from forebay_worker.request.work import Work
 from simulated.bay import MANY_BYTES, P0, P1, TOPIC, Bay, bay_with, said_by
 from simulated.ports import NOW_MS, Key, MemoryRecord, ScriptedConsumer

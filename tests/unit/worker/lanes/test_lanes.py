@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.lanes.lanes import Lane, Lanes, cost_bytes
+from forebay_worker.lanes.lanes import Lane, Lanes
 from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.request.memory import cost_bytes
 from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.lanes.lanes import Lanes, cost_bytes
+from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import AGING, LaneOrder
 from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.memory import cost_bytes
 from forebay_worker.request.work import Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work

@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from forebay_worker.pacing.gate import (
-    BODY_COPIES,
     CHANGES_KEPT,
     KV_SHARE_MAX,
-    REQUEST_BYTES,
     Gate,
     Limitation,
-    in_flight_bytes,
 )
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import Ended, Signals
 from forebay_worker.pacing.slots.sharing import Others
+from forebay_worker.request.memory import BODY_COPIES, REQUEST_BYTES, in_flight_bytes
 from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading
 from simulated.ports import NOW_MS

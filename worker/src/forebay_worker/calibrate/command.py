@@ -32,7 +32,7 @@ from forebay_worker.calibrate.run import Bounds, Calibrator, Found, Pulse
 from forebay_worker.calibrate.target import HandlerTarget, HttpTarget
 from forebay_worker.execution.handler_backend import load_handler
 from forebay_worker.settings import WorkerSettings, load_worker_settings
-from forebay_worker.signals.sources import make_signals
+from forebay_worker.wiring.signals import make_signals
 
 CONCURRENCY_MAX: Final = 4096
 CLOSING_SECONDS: Final = 3.0

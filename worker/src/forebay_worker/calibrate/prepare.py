@@ -21,7 +21,7 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
 from forebay_worker.signals.fetch import fetch
 from forebay_worker.signals.readings import SignalError
-from forebay_worker.signals.sources import metrics_url
+from forebay_worker.wiring.signals import metrics_url
 
 LOOKS: Final = 3
 """At an engine that may be in use: between two requests of somebody's it looks idle."""

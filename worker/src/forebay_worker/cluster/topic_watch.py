@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from forebay_schemas.clock import Clock
+from forebay_schemas.clock import Clock, MakeEvent
 
 LOOK_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 0.1
@@ -28,16 +28,23 @@ class TopicWatch:
     """
 
     def __init__(
-        self, *, topics: Collection[str], ask: Callable[[Collection[str]], Mapping[str, int]], clock: Clock
+        self,
+        *,
+        topics: Collection[str],
+        ask: Callable[[Collection[str]], Mapping[str, int]],
+        clock: Clock,
+        turn_seconds: float = TURN_SECONDS,
+        make_event: MakeEvent = threading.Event,
     ) -> None:
         self._topics = tuple(topics)
         self._ask = ask
         self._clock = clock
+        self._turn_seconds = turn_seconds
         self._ids: dict[str, int] = {}
         self._seen_ms: dict[str, int] = {}
         self._changed_after_ms: dict[str, int] = {}
         self._wanted_until = float("-inf")
-        self._wanted = threading.Event()
+        self._wanted = make_event()
         self._is_failing = False
         self._looked_at = float("-inf")
         self.known_until = float("-inf")
@@ -61,7 +68,7 @@ class TopicWatch:
 
     def step(self) -> None:
         """Waits for a moment, and looks if it is time."""
-        self._wanted.wait(TURN_SECONDS)
+        self._wanted.wait(self._turn_seconds)
         self._wanted.clear()
         is_wanted = self._wanted_until > self.known_until
         if self._clock.monotonic() - self._looked_at >= (AGAIN_SECONDS if is_wanted else LOOK_SECONDS):

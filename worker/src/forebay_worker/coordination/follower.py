@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from forebay_schemas.clock import Clock
+from forebay_schemas.clock import Clock, MakeEvent
 from forebay_schemas.contract.control import Control, decode_control
 from forebay_schemas.contract.coordination import (
     GONE_SECONDS,
@@ -91,6 +91,7 @@ class Coordination:
         hear_capacity: Callable[[Capacity, float], None],
         send: Send,
         explain: Callable[[KafkaError, str], str],
+        make_event: MakeEvent = threading.Event,
     ) -> None:
         self.worker_id = worker_id
         self._consumer = consumer
@@ -108,6 +109,7 @@ class Coordination:
         self._hear_capacity = hear_capacity
         self._send = send
         self._explain = explain
+        self._make_event = make_event
         self._client_errors = Troubles()
         self._failed_at = self._failing_since = float("-inf")
         self._failing_topic = topic
@@ -176,20 +178,17 @@ class Coordination:
 
     def tell(self, notices: list[Notice]) -> bool:
         """Says something and waits until it is durable, a second at most. False: it may not be."""
-        undelivered = threading.Semaphore(0)
+        all_reported = self._make_event()
         delivered: list[bool] = []
 
         def on_delivery(is_delivered: bool) -> None:
             delivered.append(is_delivered)
-            undelivered.release()
+            if len(delivered) == len(notices):
+                all_reported.set()
 
         for notice in notices:
             self._send(notice, on_delivery)
-        end = self._clock.monotonic() + TELL_SECONDS_MAX
-        for _ in notices:
-            if not undelivered.acquire(timeout=max(0.0, end - self._clock.monotonic())):
-                return False
-        return all(delivered)
+        return not notices or (all_reported.wait(TELL_SECONDS_MAX) and all(delivered))
 
     def close(self) -> None:
         """Closes the consumer."""

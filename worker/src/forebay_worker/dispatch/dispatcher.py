@@ -6,6 +6,7 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +14,11 @@ from itertools import chain, islice
 
 import structlog
 
-from forebay_schemas.clock import Clock
+from forebay_schemas.clock import Clock, MakeEvent
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.dispatch.blame import Blame, Cause, Kind, kind_of
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.failure_policy import FailurePolicy, Verdicts
@@ -24,14 +26,15 @@ from forebay_worker.dispatch.lookahead import Lookahead
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.dispatch.shedder import Shedder
 from forebay_worker.dispatch.suspects import NamedStarts, Suspects, is_suspect, must_wait
-from forebay_worker.lanes.lanes import Lanes, cost_bytes
-from forebay_worker.outcome.reporter import UNDELIVERED_RECORDS_MAX, Reporter
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.estimates import Estimates
-from forebay_worker.pacing.gate import Gate, Limitation, in_flight_bytes
+from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import CONVICTED_CRASHES
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.controls import CONTROLS_MAX, RECENT_MS, Controls
+from forebay_worker.request.memory import cost_bytes, in_flight_bytes
 from forebay_worker.request.retry_policy import Next, plan_after_failure
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.signals.gpu_watch import GpuWatch
@@ -89,8 +92,11 @@ class Dispatcher:
         failures: FailurePolicy | None = None,
         tier_times: TierTimes = DEFAULT_TIER_TIMES,
         tracing: Tracing = NO_TRACING,
+        bounds: Bounds = BOUNDS,
+        make_event: MakeEvent = threading.Event,
     ) -> None:
-        """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request."""
+        """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request.
+        ``make_event``: what intakes wait with for credit."""
         self.lanes = lanes
         self.gate = gate
         self._predictor = predictor
@@ -111,6 +117,7 @@ class Dispatcher:
         self.controls = Controls()
         self._second_looks: deque[tuple[float, ControlAction, str]] = deque(maxlen=CONTROLS_MAX)
         reporter.on_expedite_refused = self._expedite_refused
+        self._bounds = bounds
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
@@ -121,6 +128,8 @@ class Dispatcher:
             lane_bytes_max=buffer_bytes_max // len(TIERS),
             tier_times=tier_times,
             now=clock.monotonic(),
+            bounds=bounds,
+            make_event=make_event,
         )
         self._in_trouble = False
         self._said_cause: Cause | None = None
@@ -307,15 +316,15 @@ class Dispatcher:
 
     def _occupy(self, work: Work) -> None:
         self.running_by_tier[work.assignment.tier] += 1
-        self.in_flight_bytes += in_flight_bytes(work)
+        self.in_flight_bytes += in_flight_bytes(work, self._bounds)
 
     def _vacate(self, work: Work) -> None:
         self.running_by_tier[work.assignment.tier] -= 1
-        self.in_flight_bytes -= in_flight_bytes(work)
+        self.in_flight_bytes -= in_flight_bytes(work, self._bounds)
 
     @property
     def _running_bytes(self) -> int:
-        return self.in_flight_bytes - sum(map(in_flight_bytes, self.named_starts))
+        return self.in_flight_bytes - sum(in_flight_bytes(work, self._bounds) for work in self.named_starts)
 
     def _pop(self, now: float) -> Work | None:
         """The most urgent request that may start now, not claimed."""
@@ -407,7 +416,7 @@ class Dispatcher:
         if not self.breaker.admits(now):
             return Limitation("breaker", round(now - (self.breaker.probe_at or now), 3), 0)
         if not self._reporter.accepts(now):
-            return Limitation("results", self._reporter.undelivered_records, UNDELIVERED_RECORDS_MAX)
+            return Limitation("results", self._reporter.undelivered_records, self._reporter.undelivered_records_max)
         return None
 
     def answered(self, work: Work, answer: Answer) -> None:

@@ -3,15 +3,14 @@ thread uses it."""
 
 from __future__ import annotations
 
+import threading
+
+from forebay_schemas.clock import MakeEvent
 from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
-from forebay_worker.lanes.lanes import RECORD_OVERHEAD_BYTES, Lanes
+from forebay_worker.bounds import BOUNDS, Bounds
+from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.partition.credit import Credit
-
-LOOKAHEAD_RECORDS_MIN = 256
-"""Ordering needs candidates: a window of 1 / 16 / 64 / 256 gave .55 / .65 / .74 / .79 of the bound (measured)."""
-
-RETRY_ROOM_RECORDS = 256
-"""Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
+from forebay_worker.request.memory import RECORD_OVERHEAD_BYTES
 
 RATE_WINDOW_SECONDS = 1.0
 RATE_FALL_ALPHA = 0.3
@@ -20,11 +19,26 @@ that a lane counts as overfull its intake pauses and throws away what it has fet
 
 
 class Lookahead:
-    """Allows each tier what could start before the tier's usual deadline, 256 records at least, within its bytes."""
+    """Allows each tier what could start before the tier's usual deadline, within its bytes; a few hundred at least."""
 
-    def __init__(self, *, lanes: Lanes, lane_bytes_max: int, tier_times: TierTimes, now: float) -> None:
-        self.credits = {tier: Credit(capacity_records=LOOKAHEAD_RECORDS_MIN) for tier in TIERS}
-        self.retry_credits = {tier: Credit(capacity_records=RETRY_ROOM_RECORDS) for tier in TIERS}
+    def __init__(
+        self,
+        *,
+        lanes: Lanes,
+        lane_bytes_max: int,
+        tier_times: TierTimes,
+        now: float,
+        bounds: Bounds = BOUNDS,
+        make_event: MakeEvent = threading.Event,
+    ) -> None:
+        """``make_event``: what an intake waits with for credit."""
+        self._bounds = bounds
+        self.credits = {
+            tier: Credit(capacity_records=bounds.lookahead_records_min, make_event=make_event) for tier in TIERS
+        }
+        self.retry_credits = {
+            tier: Credit(capacity_records=bounds.retry_room_records, make_event=make_event) for tier in TIERS
+        }
         self.rate_per_second = 0.0
         """Requests that the backend got done lately."""
         self._lanes = lanes
@@ -57,14 +71,16 @@ class Lookahead:
         wanted = int(self.rate_per_second * self._tier_times.ttl_seconds(tier))
         mean_bytes = lane.size_bytes // len(lane) if len(lane) else RECORD_OVERHEAD_BYTES
         bytes_max = self._lane_bytes_max
-        capacity = max(LOOKAHEAD_RECORDS_MIN, min(wanted, bytes_max // mean_bytes))
+        bounds = self._bounds
+        most = min(bytes_max // mean_bytes, bounds.lookahead_records_max)
+        capacity = max(bounds.lookahead_records_min, min(wanted, most))
         room = capacity - len(lane) if lane.size_bytes < bytes_max else 0
         self.credits[tier].allow(
             max(0, room), max(0, bytes_max - lane.size_bytes), capacity_records=capacity, capacity_bytes=bytes_max
         )
         self.retry_credits[tier].allow(
-            max(0, min(RETRY_ROOM_RECORDS, 2 * capacity - len(lane))),
+            max(0, min(bounds.retry_room_records, 2 * capacity - len(lane))),
             max(0, 2 * bytes_max - lane.size_bytes),
-            capacity_records=RETRY_ROOM_RECORDS,
+            capacity_records=bounds.retry_room_records,
             capacity_bytes=bytes_max,
         )

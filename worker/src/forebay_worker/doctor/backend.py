@@ -23,7 +23,7 @@ from forebay_worker.signals.connection_errors import connection_words
 from forebay_worker.signals.engine_metrics import engine_name, read_engine_metrics
 from forebay_worker.signals.fetch import fetch
 from forebay_worker.signals.readings import SignalError
-from forebay_worker.signals.sources import metrics_url
+from forebay_worker.wiring.signals import metrics_url
 
 METRICS: Final = "backend.metrics"
 ALL_SECONDS: Final = 12.0

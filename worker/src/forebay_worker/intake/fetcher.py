@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 from confluent_kafka import TopicPartition
 
-from forebay_schemas.clock import Clock
+from forebay_schemas.clock import Clock, MakeEvent
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Record
 
@@ -50,13 +50,19 @@ _Wanted = tuple[Assignment, int, deque[Fetched]]
 class Fetcher:
     """``make_consumer`` is called at the first fetch: most workers never need it."""
 
-    def __init__(self, *, make_consumer: Callable[[], FetchingConsumer], clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        make_consumer: Callable[[], FetchingConsumer],
+        clock: Clock,
+        make_event: MakeEvent = threading.Event,
+    ) -> None:
         self._make_consumer = make_consumer
         self._clock = clock
         self._consumer: FetchingConsumer | None = None
         self._came: deque[_Wanted] = deque()
         self._wanted: dict[tuple[str, int], deque[_Wanted]] = {}
-        self._asked = threading.Event()
+        self._asked = make_event()
 
     def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None:
         """Asks for a record; the answer is put into ``answers``, always."""

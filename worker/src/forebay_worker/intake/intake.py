@@ -20,19 +20,20 @@ from forebay_schemas.contract.headers import Header, headers_size_bytes, read_hi
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.permissions import Access, is_denied
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.client_errors import Troubles
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import Fetches, Heard, Unread
 from forebay_worker.intake.parked import Held
-from forebay_worker.intake.partitions import METADATA_BYTES_NEARLY_FULL, HandedOver, Ownership, Source
+from forebay_worker.intake.partitions import HandedOver, Ownership, Source
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.settled import Doubts, Finding
-from forebay_worker.lanes.lanes import cost_bytes
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.doubt import Look
 from forebay_worker.partition.quiet import Quiet
+from forebay_worker.request.memory import cost_bytes
 from forebay_worker.request.work import Record, Work
 
 CONSUME_RECORDS_MAX = 1_000
@@ -72,6 +73,7 @@ class Intake:
         quiet: Quiet,
         default_ttl_ms: Mapping[Tier, int],
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.name = name
         self._explain = explain
@@ -80,7 +82,7 @@ class Intake:
         self._clock = clock
         self._deliver = deliver
         self._peers = peers
-        self._held = Held()
+        self._held = Held(bounds)
         self._doubts = Doubts(look=look)
         self._full_since: float | None = None
         self._full = False
@@ -101,13 +103,14 @@ class Intake:
             forget=self._held.drop,
             drop_withheld=self._held.drop_withheld,
             explain=explain,
+            bounds=bounds,
         )
         self._unread = Unread(
             topics=[source.topic for source in sources],
             fetcher=fetcher,
             make_work=lambda record, assignment: self._work(record, assignment, self._decoding.ahead([record])),
             # Each costs room in the commit until all before it are finished.
-            may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < METADATA_BYTES_NEARLY_FULL // 2,
+            may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < bounds.metadata_bytes_nearly_full // 2,
             answer=answer,
         )
 

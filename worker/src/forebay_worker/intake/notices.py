@@ -7,10 +7,10 @@ from collections import deque
 import msgspec
 
 from forebay_schemas.contract.coordination import LASTING_KINDS, LEASE_SECONDS, Notice, NoticeKind
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.partition.assignment import Assignment
 
 KEPT_SECONDS = 60.0
-KEPT_NOTICES_MAX = 10_000
 
 
 class RecentNotices:
@@ -18,8 +18,8 @@ class RecentNotices:
 
     __slots__ = ("_notices",)
 
-    def __init__(self) -> None:
-        self._notices: deque[tuple[float, float, Notice]] = deque(maxlen=KEPT_NOTICES_MAX)
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self._notices: deque[tuple[float, float, Notice]] = deque(maxlen=bounds.notices_max)
 
     def hear(self, notice: Notice, now: float, *, age_seconds: float = 0.0) -> None:
         """Keeps a notice. ``age_seconds``: how long before that it was said."""

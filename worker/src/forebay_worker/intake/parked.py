@@ -7,20 +7,18 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Work
-
-HELD_RECORDS_MAX = 64
-HELD_BYTES_MAX = 4 * 1024 * 1024
-"""A partition that holds back more than either of these is paused until it holds less than half."""
 
 
 class Held:
     """Holds retries by the time they are due (monotonic seconds), and withheld requests by their offset."""
 
-    __slots__ = ("_arrivals", "_bytes", "_due", "_records", "_withheld")
+    __slots__ = ("_arrivals", "_bounds", "_bytes", "_due", "_records", "_withheld")
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self._bounds = bounds
         self._due: list[tuple[float, int, Work]] = []
         self._arrivals = count()
         self._withheld: dict[Assignment, dict[int, Work]] = {}
@@ -99,7 +97,8 @@ class Held:
         """Whether so much of the partition is held that it should be paused, or stay so."""
         records, size_bytes = self._records.get(assignment, 0), self._bytes.get(assignment, 0)
         share = 2 if was_full else 1
-        return records * share >= HELD_RECORDS_MAX or size_bytes * share >= HELD_BYTES_MAX
+        bounds = self._bounds
+        return records * share >= bounds.parked_records_max or size_bytes * share >= bounds.parked_bytes_max
 
     def _count(self, work: Work, records: int) -> None:
         assignment = work.assignment

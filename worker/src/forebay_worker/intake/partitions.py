@@ -13,8 +13,9 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicP
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX, NOTHING, CommitMetadata, decode_metadata
+from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.commits import Commits, PartitionKey
 from forebay_worker.intake.notices import RecentNotices
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
@@ -24,7 +25,6 @@ from forebay_worker.partition.claims import ANY_OFFSET
 from forebay_worker.partition.credit import Credit
 from forebay_worker.request.work import Record
 
-METADATA_BYTES_NEARLY_FULL = METADATA_BYTES_MAX * 3 // 4
 PENDING_RECORDS_MAX = 100_000
 """How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
 
@@ -86,7 +86,9 @@ class Ownership:
         forget: Callable[[Assignment], None],
         drop_withheld: Callable[[Assignment], None],
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        bounds: Bounds = BOUNDS,
     ) -> None:
+        self._bounds = bounds
         self._explain = explain
         self._first_topic = sources[0].topic
         self.unknown_because = ""
@@ -102,7 +104,7 @@ class Ownership:
         self._drop_withheld = drop_withheld
         self._epoch = 0
         self._is_closing = False
-        self._notices = RecentNotices()
+        self._notices = RecentNotices(bounds)
         self._paused: set[PartitionKey] = set()
         self._unknown: set[PartitionKey] = set()
         self._to_seek: set[PartitionKey] = set()
@@ -259,6 +261,7 @@ class Ownership:
             committed=committed,
             metadata=CommitMetadata(released=True),  # by this worker
             now_ms=self._clock.wall_ms(),
+            bounds=self._bounds,
         )
         assignment.opened = True
         return assignment
@@ -304,7 +307,7 @@ class Ownership:
         share = 2 if key in self._paused else 1
         pending = assignment.offsets.pending_count
         return pending > 0 and (
-            self.commits.metadata_bytes(key) >= METADATA_BYTES_NEARLY_FULL // share
+            self.commits.metadata_bytes(key) >= self._bounds.metadata_bytes_nearly_full // share
             or pending >= PENDING_RECORDS_MAX // share
         )
 
@@ -417,6 +420,7 @@ class Ownership:
             committed=offset,
             metadata=metadata,
             now_ms=self._clock.wall_ms(),
+            bounds=self._bounds,
         )
         # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
         if assignment.last_owner_died or metadata.is_open or offset is None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
-from forebay_schemas.clock import Clock
+from forebay_schemas.clock import Clock, MakeEvent
 from forebay_schemas.contract.results import decode_result_of
 from forebay_worker.intake.settled import SeenOutcomes
 from forebay_worker.request.work import Record
@@ -79,6 +79,7 @@ class ResultsReader:
         topic: str,
         topic_id: Callable[[], int | None],
         clock: Clock,
+        make_event: MakeEvent = threading.Event,
     ) -> None:
         self._make_consumer = make_consumer
         self._topic = topic
@@ -86,7 +87,7 @@ class ResultsReader:
         self._clock = clock
         self._consumer: LookingConsumer | None = None
         self._asked: deque[ResultsLook] = deque()
-        self._was_asked = threading.Event()
+        self._was_asked = make_event()
         self._looks: list[ResultsLook] = []
         self._reading: _Reading | None = None
         self._progress_at = 0.0

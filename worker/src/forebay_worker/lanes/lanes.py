@@ -16,17 +16,10 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lanes.order import LaneOrder, urgency
 from forebay_worker.lanes.tenants import DEAD_ENTRIES_MAX, FairQueue
 from forebay_worker.lanes.tier_shares import TierShares
+from forebay_worker.request.memory import RECORD_OVERHEAD_BYTES
 from forebay_worker.request.work import Work
 
-RECORD_OVERHEAD_BYTES = 1_500
-"""What a waiting request costs in memory beyond its value (measured: objects of confluent-kafka, msgspec and ours)."""
-
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
-
-
-def cost_bytes(works: Iterable[Work]) -> int:
-    """What requests take in memory while they wait."""
-    return sum(work.size_bytes + RECORD_OVERHEAD_BYTES for work in works)
 
 
 def _tenant_of(work: Work) -> str | None:

@@ -16,8 +16,7 @@ from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.results_reader import ResultsReader
 from forebay_worker.outcome.reporter import Reporter
-from forebay_worker.settings import WorkerSettings
-from forebay_worker.signals.poller import SignalPoller
+from forebay_worker.signals.poller import Signals
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 
@@ -89,12 +88,22 @@ class Gauges:
     intakes: Mapping[str, IntakeGauges]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configured:
+    """What the settings fix and metrics show. ``limit_min_requests``: None for a limit that never moves."""
+
+    limit_min_requests: int | None
+    limit_max_requests: int
+    in_flight_bytes_max: int
+    tier_times: TierTimes
+
+
 def gather(
     *,
-    settings: WorkerSettings,
+    configured: Configured,
     clock: BrokerClock,
     dispatcher: Dispatcher,
-    signals: SignalPoller,
+    signals: Signals,
     reporter: Reporter,
     hand_overs: HandOvers,
     results_reader: ResultsReader,
@@ -107,12 +116,12 @@ def gather(
         backend_limit_requests=gate.limit_requests,
         backend_workers=1 + gate.others.workers,
         limit_requests=gate.share_requests,
-        limit_min_requests=None if settings.pacing_policy == "fixed" else min(settings.limit_min, settings.limit_max),
-        limit_max_requests=settings.limit_max,
+        limit_min_requests=configured.limit_min_requests,
+        limit_max_requests=configured.limit_max_requests,
         limit_changes=gate.changes_total,
         in_flight=len(dispatcher.running),
         in_flight_bytes=dispatcher.in_flight_bytes,
-        in_flight_bytes_max=settings.in_flight_bytes_max,
+        in_flight_bytes_max=configured.in_flight_bytes_max,
         token_seconds=gate.model.token_seconds,
         token_target_seconds=gate.policy.token_seconds_target,
         knee_requests=gate.knee_requests,
@@ -133,7 +142,7 @@ def gather(
         handed_over_taken=sum(intake.taken_over_count for intake in intakes.values()),
         results_looks={"completed": results_reader.completed_count, "given_up": results_reader.given_up_count},
         results_look_seconds=results_reader.look_seconds,
-        tiers=_tiers(dispatcher, intakes, settings.tier_times()),
+        tiers=_tiers(dispatcher, intakes, configured.tier_times),
         intakes={name: _of_intake(intake, now) for name, intake in intakes.items()},
     )
 

@@ -11,7 +11,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -34,31 +35,41 @@ STOP_SECONDS_MAX: Final = 5.0
 log = structlog.get_logger("forebay.worker")
 
 
-class OpsServer:
-    """Serves the four pages.
-
-    ``not_alive`` and ``not_ready`` return what is wrong, [] for nothing; they are called on the port's own thread.
-    ``registry`` and ``status`` are read on the event loop that starts the server, ``live`` on the port's thread.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpsPages:
+    """What the port shows. ``not_alive`` and ``not_ready`` return what is wrong, [] for nothing; they are called on the
+    port's own thread. ``registry`` and ``status`` are read on the worker's event loop, ``live`` on the port's thread.
     """
 
-    def __init__(
-        self,
-        *,
-        registry: CollectorRegistry,
-        live: CollectorRegistry,
-        not_alive: Check,
-        not_ready: Check,
-        status: Callable[[], dict[str, Any]],
-        watch: LoopWatch,
-    ) -> None:
+    registry: CollectorRegistry
+    live: CollectorRegistry
+    not_alive: Check
+    not_ready: Check
+    status: Callable[[], dict[str, Any]]
+    watch: LoopWatch
+
+
+class OpsPort(Protocol):
+    """What listens for the pages' readers."""
+
+    async def start(self, *, host: str, port: int) -> int:
+        """Listens; returns the port. Raises ``UsageError`` when it cannot."""
+        ...
+
+    async def stop(self) -> None:
+        """Closes the port."""
+
+
+class OpsServer:
+    """Serves the four pages over HTTP."""
+
+    def __init__(self, pages: OpsPages) -> None:
         """Must be called in the event loop of the worker."""
         loop = asyncio.get_running_loop()
-        self._live = live
-        self._not_alive = not_alive
-        self._not_ready = not_ready
-        self._watch = watch
-        self._metrics = _Page(lambda: generate_latest(registry), loop=loop)
-        self._status = _Page(lambda: msgspec.json.encode(status()), loop=loop)
+        self._pages = pages
+        self._watch = pages.watch
+        self._metrics = _Page(lambda: generate_latest(pages.registry), loop=loop)
+        self._status = _Page(lambda: msgspec.json.encode(pages.status()), loop=loop)
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] = lambda: None
 
@@ -121,14 +132,16 @@ class OpsServer:
             await asyncio.sleep(KEEP_SECONDS)
 
     async def _livez(self, _request: web.Request) -> web.Response:
-        return _checked(self._not_alive())
+        return _checked(self._pages.not_alive())
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        return _checked(self._not_ready())
+        return _checked(self._pages.not_ready())
 
     async def _get_metrics(self, _request: web.Request) -> web.Response:
         body = await self._metrics.read() or b""
-        return web.Response(body=body + generate_latest(self._live), headers={"content-type": CONTENT_TYPE_LATEST})
+        return web.Response(
+            body=body + generate_latest(self._pages.live), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
 
     async def _get_status(self, _request: web.Request) -> web.Response:
         body = await self._status.read()

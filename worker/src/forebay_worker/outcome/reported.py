@@ -7,8 +7,8 @@ request twice, to whatever partition, is mostly caught; who needs certainty take
 from __future__ import annotations
 
 from forebay_schemas.bounded import BoundedMap
+from forebay_worker.bounds import BOUNDS, Bounds
 
-KNOWN_REQUESTS_MAX = 50_000
 KNOWN_SECONDS = 600.0
 
 _Key = tuple[str, int]
@@ -19,8 +19,8 @@ class KnownOutcomes:
 
     __slots__ = ("_reported",)
 
-    def __init__(self) -> None:
-        self._reported: BoundedMap[_Key, float] = BoundedMap(entries_max=KNOWN_REQUESTS_MAX)
+    def __init__(self, bounds: Bounds = BOUNDS) -> None:
+        self._reported: BoundedMap[_Key, float] = BoundedMap(entries_max=bounds.reported_requests_max)
 
     def __len__(self) -> int:
         return len(self._reported)

@@ -21,7 +21,8 @@ from forebay_schemas.contract.headers import REASON
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.contract.topics import LATER_BYTES_MAX, Pool
+from forebay_schemas.contract.topics import Pool
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.cluster.broker_clock import Acknowledged
 from forebay_worker.outcome.records import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.outcome.reported import KnownOutcomes
@@ -29,8 +30,6 @@ from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
 
-UNDELIVERED_RECORDS_MAX = 20_000
-UNDELIVERED_BYTES_MAX = 64 * 1024 * 1024
 DELIVERY_STALL_SECONDS = 3.0
 """Without a delivery for so long while records wait, dispatch stops: what cannot be reported must not be run."""
 
@@ -87,11 +86,13 @@ class Reporter:
         on_acknowledged: Callable[[Acknowledged], None] = lambda _: None,
         explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
         tracing: Tracing = NO_TRACING,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time.
 
         ``explain`` says in words what is wrong when writing to a topic failed.
         """
+        self._bounds = bounds
         self._explain = explain
         self._tracing = tracing
         self._producer = producer
@@ -106,7 +107,7 @@ class Reporter:
         # A closure for each delivery report costs 2.4 microseconds (measured); results are found by their key.
         self._awaiting: dict[bytes, Work] = {}
         self._awaiting_same_key: dict[bytes, deque[Work]] = {}
-        self._known = KnownOutcomes()
+        self._known = KnownOutcomes(bounds)
         # By how long they wait, so that each is in order of time.
         self._again: dict[float, deque[tuple[float, Work, OutRecord]]] = {
             AGAIN_SECONDS: deque(),
@@ -122,11 +123,16 @@ class Reporter:
         self.fatal: str | None = None
         """Why the producer can never deliver anything again; None while it can."""
 
+    @property
+    def undelivered_records_max(self) -> int:
+        """With so many undelivered records nothing more is started."""
+        return self._bounds.undelivered_records_max
+
     def accepts(self, now: float) -> bool:
         """Whether more may be started: false when outcomes pile up or none is delivered any more."""
         return self.undelivered_records == 0 or (
-            self.undelivered_records < UNDELIVERED_RECORDS_MAX
-            and self.undelivered_bytes < UNDELIVERED_BYTES_MAX
+            self.undelivered_records < self._bounds.undelivered_records_max
+            and self.undelivered_bytes < self._bounds.undelivered_bytes_max
             and now - self._last_delivery < DELIVERY_STALL_SECONDS
         )
 
@@ -158,7 +164,7 @@ class Reporter:
             problem = f"the handler's answer: {error}"
             self.failed(work, Failure(reason=Reason.HANDLER_FAILED, error=problem), service_seconds=service_seconds)
             return
-        if len(value) > LATER_BYTES_MAX - RESULT_OVERHEAD_BYTES:
+        if len(value) > self._bounds.result_bytes_max - RESULT_OVERHEAD_BYTES:
             self._too_large(work, len(value), service_seconds)
             return
         self._stats.ended(work, Reason.COMPLETED, service_seconds)
@@ -292,7 +298,7 @@ class Reporter:
                 self._produce(work, record)
 
     def _too_large(self, work: Work, size_bytes: int, service_seconds: float | None) -> None:
-        error = f"the result has {size_bytes} bytes, a record may have {LATER_BYTES_MAX}"
+        error = f"the result has {size_bytes} bytes, a record may have {self._bounds.result_bytes_max}"
         self._end(work, Reason.RESULT_TOO_LARGE, error, service_seconds, dead=True)
 
     def _end(

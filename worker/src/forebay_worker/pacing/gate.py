@@ -49,14 +49,6 @@ LOADED_KNEE_SHARE = 0.125
 noisy hints, 20 seeds) 0, where each step counts as slow by load, has .743 and .786 of the bound in time, an eighth .748
 and .787, a half .747 and .788; of the high requests all have .77 and .80."""
 
-BODY_COPIES = 2.2
-"""What a body in flight takes of this worker's memory, in its own sizes: the record's value, a copy for the call, and a
-tenth for what lies between. Measured with bodies of 4 MiB, 20 at a time: 2.0 resident, 2.1 at the most."""
-
-REQUEST_BYTES = 20_000
-"""What a request in flight takes beside its body: its connection, buffers and objects (18.5 KiB with bodies of 1 KiB,
-200 at a time, measured)."""
-
 OTHERS_BUSY_MIN = 1.0
 """With so many of others on the engine, on the average, it is not idle when this worker is."""
 
@@ -67,11 +59,6 @@ class Limitation(NamedTuple):
     signal: str
     value: float
     threshold: float
-
-
-def in_flight_bytes(work: Work) -> int:
-    """What a request takes of this worker's memory while it is in flight."""
-    return int(BODY_COPIES * work.size_bytes) + REQUEST_BYTES
 
 
 class Pace(NamedTuple):
@@ -214,7 +201,7 @@ class Gate:
     def blocked_by(self, now: float, in_flight: int, memory_bytes: int) -> Limitation | None:
         """Why no request may start now. It does not ask which: one that is large passes once there is room at all.
 
-        ``memory_bytes``: what those in flight take, by `in_flight_bytes`."""
+        ``memory_bytes``: what those in flight take, by `request.memory`."""
         share = self.share_requests
         if in_flight >= share:
             if self._silent_seconds is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from forebay_schemas.contract.envelope import Request, payload_hints
+from forebay_worker.request.prediction import Prediction
 
 BYTES_PER_TOKEN = 4.0
 """English text in JSON, before any answer said better."""
@@ -56,26 +57,6 @@ CAP_QUANTILE_MAX = 1 - SAMPLES_MIN / SAMPLES_MAX
 CAP_REACH = 4
 """How far beyond the caps of its answers a class's share is believed. Tried on the pacing benchmark: less wastes the
 engine on long ones that come late."""
-
-
-class Prediction(msgspec.Struct, frozen=True, gc=False):
-    """Tokens that a request is expected to take; ``keys``: the classes that learn from its answer, narrowest first.
-
-    ``text_bytes``: of its payload, without the ``media`` (images, sounds, files) that lie in it in base64."""
-
-    prompt_tokens: int
-    output_tokens: int
-    output_tokens_min: int
-    cap_tokens: int | None
-    text_bytes: int
-    media: int
-    keys: tuple[tuple[object, ...], ...]
-
-    @property
-    def model(self) -> str | None:
-        model = self.keys[0][0]
-        assert model is None or isinstance(model, str)
-        return model
 
 
 class RecentQuantile:

@@ -18,6 +18,7 @@ from forebay_schemas.contract.offsets_metadata import (
     encode_metadata,
 )
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.partition.claims import ANY_OFFSET, SUSPECT_CRASHES, Claims
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.doubt import Doubt
@@ -62,6 +63,7 @@ class Assignment:
     """
 
     __slots__ = (
+        "_bounds",
         "_crashes",
         "_former_since_ms",
         "_handed_over",
@@ -108,7 +110,9 @@ class Assignment:
         committed: int | None,
         metadata: CommitMetadata = NOTHING,
         now_ms: int | None = None,
+        bounds: Bounds = BOUNDS,
     ) -> None:
+        self._bounds = bounds
         self.topic = topic
         self.partition = partition
         self.tier = tier
@@ -387,7 +391,8 @@ class Assignment:
             owned_since_ms=self.owned_since_ms,
         )
         since_ms = self._outcomes_since(position, metadata, now_ms)
-        return position, encode_metadata(position, replace(metadata, outcomes_since_ms=since_ms))
+        metadata = replace(metadata, outcomes_since_ms=since_ms)
+        return position, encode_metadata(position, metadata, bytes_max=self._bounds.metadata_bytes_max)
 
     def _end_doubt_when_judged(self) -> None:
         doubt, next_offset = self.doubt, self.offsets.next_offset

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import threading
 
+from forebay_schemas.clock import MakeEvent
+
 
 class Credit:
     """Raised by dispatch as its lane empties, spent by one intake.
@@ -25,13 +27,13 @@ class Credit:
         "capacity_records",
     )
 
-    def __init__(self, *, capacity_records: int) -> None:
+    def __init__(self, *, capacity_records: int, make_event: MakeEvent = threading.Event) -> None:
         self.capacity_records = capacity_records
         self.capacity_bytes = 0
         self._allowed_records = self._allowed_bytes = 0
         self._received_records = self._received_bytes = 0
         self._handed_records = self._handed_bytes = 0
-        self._raised = threading.Event()
+        self._raised = make_event()
 
     # Dispatch's side.
 

@@ -13,8 +13,8 @@ from forebay_schemas.contract.headers import TRACEPARENT, History
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import EnvelopeError
-from forebay_worker.pacing.prediction import Prediction
 from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.prediction import Prediction
 
 
 class Record(Protocol):

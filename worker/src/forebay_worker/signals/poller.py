@@ -142,12 +142,29 @@ class _Kept(Generic[_Reading]):
         self._error = error
 
 
-class SignalPoller:
-    """``engine`` and ``gpu``: where their readings come from; None: off.
+class Signals(Protocol):
+    """What is known of engine and GPU. All but `start` and `stop`: at any time, in the event loop's thread."""
 
-    `start` and `stop` are called once, in this order, in the event loop, `stop` also without the other; all else at any
-    time in its thread.
-    """
+    async def start(self) -> None:
+        """Starts to look; waits for nothing. Called once."""
+
+    async def stop(self) -> None:
+        """Ends connections and processes; takes 2 s at most. Called once, also without `start`."""
+
+    def latest_engine(self, now: float) -> EngineReading | None:
+        """The last reading, unless it is older than STALE_SECONDS. ``now``: monotonic seconds."""
+
+    def latest_gpu(self, now: float) -> GpuReading | None:
+        """The last reading, unless it is older than STALE_SECONDS. ``now``: monotonic seconds."""
+
+    def sources(self, now: float) -> dict[str, dict[str, Any]]:
+        """For /status, by signal (engine, gpu): ``state`` (see `State`), ``source``, ``age_seconds`` of the last
+        reading, ``error`` since then or in it, and its ``values``, also when they are too old to be used."""
+        ...
+
+
+class SignalPoller:
+    """`Signals` from sources. ``engine`` and ``gpu``: where their readings come from; None: off."""
 
     def __init__(self, *, engine: Source[EngineReading] | None, gpu: Source[GpuReading] | None, clock: Clock) -> None:
         now = clock.monotonic()
@@ -157,7 +174,6 @@ class SignalPoller:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Starts to look; waits for nothing."""
         self._engine.since = self._gpu.since = self._clock.monotonic()
         self._tasks = [
             asyncio.create_task(self._engine.follow(), name="signals-engine"),
@@ -166,22 +182,17 @@ class SignalPoller:
         ]
 
     async def stop(self) -> None:
-        """Ends connections and processes; takes 2 s at most."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def latest_engine(self, now: float) -> EngineReading | None:
-        """The last reading, unless it is older than STALE_SECONDS. ``now``: monotonic seconds."""
         return self._engine.latest(now)
 
     def latest_gpu(self, now: float) -> GpuReading | None:
-        """The last reading, unless it is older than STALE_SECONDS. ``now``: monotonic seconds."""
         return self._gpu.latest(now)
 
     def sources(self, now: float) -> dict[str, dict[str, Any]]:
-        """For /status, by signal (engine, gpu): ``state`` (see `State`), ``source``, ``age_seconds`` of the last
-        reading, ``error`` since then or in it, and its ``values``, also when they are too old to be used."""
         return {"engine": self._engine.describe(now), "gpu": self._gpu.describe(now)}
 
     async def _note(self) -> None:

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from forebay_schemas.clock import Clock
 from forebay_schemas.contract.headers import TRACEPARENT, Header
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.trace_context import parse_traceparent
-from forebay_schemas.runtime.tracing import open_traces
 from forebay_worker.request.work import Work
 
 if TYPE_CHECKING:
     from forebay_worker.request.backend import Backend
-    from forebay_worker.settings import WorkerSettings
 
 
 class Tracing(Protocol):
@@ -94,19 +91,3 @@ class NoTracing:
 
 
 NO_TRACING = NoTracing()
-
-
-def make_tracing(settings: WorkerSettings, clock: Clock) -> Tracing:
-    """What the settings and the OTEL_ variables ask for. Raises ``UsageError``."""
-    traces = open_traces(
-        settings.traces,
-        service="forebay-worker",
-        package="forebay-worker",
-        attributes={"service.instance.id": settings.worker_id, "forebay.pool": settings.pool},
-        shared=True,
-    )
-    if traces is None:
-        return NO_TRACING
-    from forebay_worker.telemetry.spans import Spans  # imports OpenTelemetry
-
-    return Spans(traces, clock=clock, pool=settings.pool_topics(), backend_url=settings.backend_url)

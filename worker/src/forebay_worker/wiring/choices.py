@@ -1,4 +1,4 @@
-"""Policy, gate and lanes as the settings ask for them. Pure."""
+"""Policy, gate, lanes and the like as the settings ask for them. Pure."""
 
 from __future__ import annotations
 

@@ -1,0 +1,62 @@
+"""The turns of the event loop while the worker runs and drains: each does once what time asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+from collections.abc import Callable
+
+from forebay_schemas.errors import KafkaFailedError
+from forebay_worker.wiring.parts import Parts
+
+TICK_SECONDS = 0.02
+
+FROZEN_SECONDS = 50.0
+"""Longer than /livez waits: whoever asks it is faster, and may look at the process first."""
+
+
+class Turns:
+    """Turns until something is so."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._watch_again_at = 0.0
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        """Returns when ``done`` says so. Raises ``KafkaFailedError`` when outcomes can never be delivered again."""
+        while not done():
+            self._turn()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def until_or(self, seconds: float, done: Callable[[], bool]) -> None:
+        """Returns when ``done`` says so, or after some seconds."""
+        clock = self._parts.clock
+        end = clock.monotonic() + seconds
+        await self.until(lambda: done() or clock.monotonic() >= end)
+
+    def _turn(self) -> None:
+        parts = self._parts
+        now = parts.state.heartbeat = parts.clock.monotonic()
+        self._watch_for_freezing(now)
+        parts.reporter.poll()
+        if parts.reporter.fatal is not None:
+            # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
+            raise KafkaFailedError(f"outcomes can no longer be delivered: {parts.reporter.fatal}; restart the worker")
+        parts.clock.look(now)
+        if parts.clock.wants_probe(now):
+            parts.reporter.probe_clock()
+        parts.dispatcher.tick()
+        parts.sharer.step(now)
+        parts.hand_overs.step(now)
+        parts.executor.cancel_overdue()
+        parts.executor.start_runnable()
+
+    def _watch_for_freezing(self, now: float) -> None:
+        """Ends the process, with every thread's stack on stderr, if the event loop does not turn for `FROZEN_SECONDS`.
+
+        The watch is a thread in C: some of the Kafka client's calls (pause, resume, incremental_assign) hold Python's
+        lock while they wait, and its heartbeats would keep the partitions of a frozen worker for minutes.
+        """
+        if now >= self._watch_again_at:
+            self._watch_again_at = now + FROZEN_SECONDS / 10
+            faulthandler.dump_traceback_later(FROZEN_SECONDS, exit=True)
