@@ -11,6 +11,7 @@ from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_met
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.formats.avro_process import ForeignReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.commits import COMMIT_SECONDS
 from forebay_worker.intake.fetcher import Fetched
 from forebay_worker.intake.intake import Intake
@@ -95,11 +96,13 @@ class Bay:
         schemas: SchemaSource | None = None,
         foreign: ForeignReader | None = None,
         default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
+        bounds: Bounds = BOUNDS,
     ) -> None:
         self.clock = ManualClock()
         self.schemas = schemas or NoSchemas()
         self.foreign = foreign
         self.default_ttl_ms = default_ttl_ms
+        self.bounds = bounds
         self.consumer = ScriptedConsumer(clock=self.clock)
         self.peers = MemoryPeers()
         self.quiet = Quiet()
@@ -139,6 +142,7 @@ class Bay:
             answer=lambda *answer: self.answers.append(answer),
             quiet=self.quiet,
             default_ttl_ms=self.default_ttl_ms,
+            bounds=self.bounds,
         )
 
     def _deliver(self, batch: list[Work]) -> None:

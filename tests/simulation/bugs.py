@@ -15,9 +15,9 @@ from forebay_schemas.contract.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQU
 from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination import follower as coordination
-from forebay_worker.dispatch import dispatcher as dispatch
-from forebay_worker.dispatch import failure_policy
+from forebay_worker.dispatch import arrivals, failure_policy
 from forebay_worker.dispatch.blame import Blame
+from forebay_worker.dispatch.charging import Charging
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.dispatch.suspects import Suspects
@@ -124,10 +124,10 @@ def _own_clock() -> list[Patch]:
 
 
 def _breaker_charges() -> list[Patch]:
-    def backend_failed(self: Dispatcher, work: Any, failure: Any, now: float) -> None:
-        self._report_failure(work, failure, now)
+    def backend_failed(self: Charging, work: Any, failure: Any, now: float) -> None:
+        self.charge(work, failure, now)
 
-    return [(Dispatcher, "_backend_failed", backend_failed)]
+    return [(Charging, "backend_failed", backend_failed)]
 
 
 def _errors_to_all_charge() -> list[Patch]:
@@ -234,7 +234,7 @@ def _memory_ignored() -> list[Patch]:
 
 
 def _crashes_not_counted() -> list[Patch]:
-    return [(dispatch, "CONVICTED_CRASHES", 1_000_000)]
+    return [(arrivals, "CONVICTED_CRASHES", 1_000_000)]
 
 
 def _suspects_run_beside_others() -> list[Patch]:
@@ -246,7 +246,7 @@ def _intakes_decode_beside_suspects() -> list[Patch]:
 
 
 def _convicted_after_two_crashes() -> list[Patch]:
-    return [(dispatch, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
+    return [(arrivals, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
 
 
 def _full_commit_paused_for_ever() -> list[Patch]:
@@ -309,7 +309,7 @@ def _cancelled_while_running_unreported() -> list[Patch]:
     real = Dispatcher.gave_up
 
     def gave_up(self: Dispatcher, work: Any, *, deadline_passed: bool) -> None:
-        real(self, work, deadline_passed=deadline_passed and not self._is_cancelled(work))
+        real(self, work, deadline_passed=deadline_passed and not self._desk.is_cancelled(work))
 
     return [(Dispatcher, "gave_up", gave_up)]
 

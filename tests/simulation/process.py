@@ -380,8 +380,8 @@ class Cluster:
         sizes = [
             memory.in_flight_bytes(work, bounds) for work in (*dispatcher.running.values(), *dispatcher.named_starts)
         ]
-        if sum(sizes) != dispatcher.in_flight_bytes:
-            fail(f"{name} counts {dispatcher.in_flight_bytes} bytes in flight, and there are {sum(sizes)}")
+        if sum(sizes) != dispatcher.slots.memory_bytes:
+            fail(f"{name} counts {dispatcher.slots.memory_bytes} bytes in flight, and there are {sum(sizes)}")
         if sizes and sum(sizes) - max(sizes) >= (dispatcher.gate.memory_bytes_max or 0):
             fail(f"{name} has {sum(sizes)} bytes in flight")
         for tier in self._tiers if bounds.lookahead_records_max < LOOKAHEAD_RECORDS_CHECKED_MAX else ():

@@ -10,8 +10,8 @@ import pytest
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import UsageError
 from forebay_worker.settings import WorkerSettings, default_worker_id, load_worker_settings
-from forebay_worker.wiring.signals import make_signals
 from forebay_worker.wiring.choices import make_policy
+from forebay_worker.wiring.signals import make_signals
 
 
 def load(**flags: Any) -> WorkerSettings:

@@ -21,6 +21,8 @@ METADATA_TIMEOUT_SECONDS: Final = 10.0
 _FIRST_LOOKS_SECONDS: Final = (0.5, 1.0)
 """How long the first questions to the brokers wait, before it is looked whether waiting can help at all."""
 
+_NO_BROKERS_AGAIN_SECONDS: Final = 0.1
+
 
 def ask_metadata(
     client: AdminClient | Consumer | Producer,
@@ -33,7 +35,8 @@ def ask_metadata(
     """The cluster's metadata, or that of one ``topic``: the first thing to ask for.
 
     Raises ``AuthenticationFailedError`` and ``TlsFailedError`` within about two seconds, as waiting does not help
-    there; ``BrokerUnreachableError`` after ``timeout_seconds``.
+    there; ``BrokerUnreachableError`` after ``timeout_seconds``. An answer that names no broker is none: one that has
+    just started gives it, and knows no topic yet either.
     """
     end = time.monotonic() + timeout_seconds
     serve_callbacks(client)  # one that was idle takes its new credentials
@@ -43,7 +46,7 @@ def ask_metadata(
         if left <= 0:
             break
         try:
-            return client.list_topics(topic, timeout=left) if topic is not None else client.list_topics(timeout=left)
+            return _list_topics(client, topic, seconds=left)
         except KafkaException as error:
             failure = error.args[0]
         if not is_unreachable(failure):
@@ -56,6 +59,16 @@ def ask_metadata(
     needs = None if topic is None else on_topic(Operation.DESCRIBE, topic)
     why = why_refused(connection.bootstrap_servers) if is_unreachable(failure) else ""
     raise as_forebay_error(failure, connection=connection, doing=doing, needs=needs, why=why)
+
+
+def _list_topics(client: AdminClient | Consumer | Producer, topic: str | None, *, seconds: float) -> Any:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        found = client.list_topics(topic, timeout=left) if topic is not None else client.list_topics(timeout=left)
+        if found.brokers:
+            return found
+        time.sleep(_NO_BROKERS_AGAIN_SECONDS)
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the answers name no broker"))
 
 
 def _trouble(connection: KafkaConnection, *, give_up_at: float) -> ForebayError | None:

@@ -41,11 +41,13 @@ def shortfall(minutes: int) -> str | None:
 
 
 def ask_retention_minutes(admin: AdminClient, *, timeout_seconds: float) -> int | None:
-    """The same, of one of the brokers.
+    """The same, of one of the brokers; None also where the answer names none, as of one that has just started.
 
     Raises ``KafkaException`` where this principal may not know, and for brokers that do not answer in that time.
     """
     brokers = admin.list_topics(timeout=timeout_seconds).brokers
+    if not brokers:
+        return None
     resource = ConfigResource(ResourceType.BROKER, str(min(brokers)))
     answer = admin.describe_configs([resource], request_timeout=timeout_seconds)[resource]
     return retention_minutes(answer.result())

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from forebay_schemas.errors import UsageError
 from forebay_schemas.runtime.bind_errors import cannot_listen
 from forebay_worker.ops.loop_watch import NOBODY, LoopWatch
-from forebay_worker.ops.server import OpsServer
+from forebay_worker.ops.server import OpsPages, OpsServer
 
 IN_USE = OSError(98, "Address already in use")
 
@@ -42,7 +42,8 @@ def test_a_worker_names_what_keeps_its_port_from_listening(host: str, setting: s
     async def listen(port: int) -> None:
         registry = CollectorRegistry()
         watch = LoopWatch(ask=lambda _: None, look=lambda: NOBODY, clock=time.monotonic, whose="handler")
-        ops = OpsServer(registry=registry, live=registry, not_alive=list, not_ready=list, status=dict, watch=watch)
+        pages = OpsPages(registry=registry, live=registry, not_alive=list, not_ready=list, status=dict, watch=watch)
+        ops = OpsServer(pages)
         with pytest.raises(UsageError, match=f"FOREBAY_OPS_{setting}"):
             await ops.start(host=host, port=port)
 

@@ -43,7 +43,7 @@ def test_who_names_an_endpoint_wants_traces(switch: TracesSwitch, environ: dict[
 
 IMPORTING = """
 import sys
-import forebay_worker.worker, forebay_producer.cli.app
+import forebay_worker.lifecycle.worker, forebay_producer.cli.app
 from forebay_producer import Producer
 Producer(bootstrap_servers="127.0.0.1:1").close()
 sys.exit(" ".join(name for name in sys.modules if name.startswith("opentelemetry")))

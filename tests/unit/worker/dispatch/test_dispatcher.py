@@ -17,13 +17,13 @@ from forebay_schemas.contract.reasons import Reason, Status
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes, tier_times
 from forebay_worker.answers.verdict import reason_of_status
+from forebay_worker.bounds import BOUNDS
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.dispatch.dispatcher import (
     RECOVERY_SECONDS,
     Dispatcher,
 )
 from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX, SUSPECTS_MAX
-from forebay_worker.dispatch.lookahead import LOOKAHEAD_RECORDS_MIN, RETRY_ROOM_RECORDS
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
@@ -782,7 +782,7 @@ def room_bytes(credit: Credit) -> int:
 def test_at_the_start_each_tier_may_take_the_least_lookahead() -> None:
     stage = Stage()
     for credit in stage.dispatcher.lookahead.credits.values():
-        assert credit.room_records == LOOKAHEAD_RECORDS_MIN
+        assert credit.room_records == BOUNDS.lookahead_records_min
         assert room_bytes(credit) == BUFFER_BYTES // 3
 
 
@@ -828,8 +828,8 @@ def test_the_lookahead_shrinks_with_a_backend_that_slows_down() -> None:
     assert mid.capacity_records == 100 * 30
     served_for(stage, 20, per_second=4, assignment=assignment)
     stage.tick(0.1)
-    assert mid.capacity_records == LOOKAHEAD_RECORDS_MIN
-    batch = works(LOOKAHEAD_RECORDS_MIN + 1, assignment=assignment, first=1_000)
+    assert mid.capacity_records == BOUNDS.lookahead_records_min
+    batch = works(BOUNDS.lookahead_records_min + 1, assignment=assignment, first=1_000)
     mid.spend(mid.room_records, 0)  # what the fast backend was allowed is never taken back
     stage.accept(*batch)
     stage.tick(0.2)
@@ -849,13 +849,13 @@ def test_due_retries_join_a_full_lane_up_to_twice_its_capacity() -> None:
     """They waited at a tail once already."""
     stage = Stage()
     requests, retries = stage.dispatcher.lookahead.credits[Tier.MID], stage.dispatcher.lookahead.retry_credits[Tier.MID]
-    assert retries.room_records == RETRY_ROOM_RECORDS
-    batch = works(LOOKAHEAD_RECORDS_MIN, assignment=make_assignment(credit=requests))
+    assert retries.room_records == BOUNDS.retry_room_records
+    batch = works(BOUNDS.lookahead_records_min, assignment=make_assignment(credit=requests))
     requests.spend(len(batch), cost_bytes(batch))
     stage.accept(*batch)
     assert requests.room_records == 0
     late = make_assignment(credit=retries, retry_delay_seconds=5)
-    for number in range(RETRY_ROOM_RECORDS):
+    for number in range(BOUNDS.retry_room_records):
         [work] = works(1, assignment=late, first=1_000 + number)
         assert retries.room_records > 0
         retries.spend(1, cost_bytes([work]))
@@ -882,7 +882,7 @@ class CreditModel(RuleBasedStateMachine):
         self.next_offset = 0
         self.transit: list[Work] = []
         self.running: list[Work] = []
-        self.capacity_max = LOOKAHEAD_RECORDS_MIN
+        self.capacity_max = BOUNDS.lookahead_records_min
         self.largest = 0
 
     @property
@@ -970,7 +970,7 @@ class CreditModel(RuleBasedStateMachine):
             self.stage.tick(0.2)
             self.running = [work for work in self.running if id(work) in dispatcher.running]
             if not dispatcher.lanes:
-                assert self.credit.room_records >= LOOKAHEAD_RECORDS_MIN
+                assert self.credit.room_records >= BOUNDS.lookahead_records_min
                 self.credit.spend(0, self.lane_bytes_max - 1)
                 assert self.credit.room_records > 0, "not all of its bytes"
                 self.credit.spend(0, 1 - self.lane_bytes_max)

@@ -7,7 +7,8 @@ import pytest
 
 from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.dispatch.dispatcher import DOOMED_IN_FLIGHT_MIN, Dispatcher
+from forebay_worker.dispatch.deadlines import DOOMED_IN_FLIGHT_MIN
+from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.outcome.reporter import Reporter

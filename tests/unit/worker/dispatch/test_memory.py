@@ -92,11 +92,11 @@ def test_however_requests_end_their_memory_is_free_again() -> None:
     stage.accept(Tier.MID, 3, mib=5)
     stage.start()
     answered, failed, given_up = stage.dispatcher.running.values()
-    assert stage.dispatcher.in_flight_bytes == sum(map(in_flight_bytes, (answered, failed, given_up)))
+    assert stage.dispatcher.slots.memory_bytes == sum(map(in_flight_bytes, (answered, failed, given_up)))
     stage.dispatcher.answered(answered, ANSWER)
     stage.dispatcher.failed(failed, Failure(reason=Reason.BACKEND_REJECTED, error="no", http_status=400))
     stage.dispatcher.gave_up(given_up, deadline_passed=True)
-    assert stage.dispatcher.in_flight_bytes == 0
+    assert stage.dispatcher.slots.memory_bytes == 0
 
 
 def test_a_start_that_waits_for_its_commit_counts_as_in_flight() -> None:
@@ -104,12 +104,12 @@ def test_a_start_that_waits_for_its_commit_counts_as_in_flight() -> None:
     [held] = stage.accept(Tier.MID, 1, mib=30)
     held.assignment.claims.is_announced = False
     assert stage.start() == []
-    assert stage.dispatcher.in_flight_bytes == in_flight_bytes(held)
+    assert stage.dispatcher.slots.memory_bytes == in_flight_bytes(held)
     held.assignment.claims.is_announced = True
     assert stage.start() == [Tier.MID]
-    assert stage.dispatcher.in_flight_bytes == in_flight_bytes(held)
+    assert stage.dispatcher.slots.memory_bytes == in_flight_bytes(held)
     stage.end(held)
-    assert stage.dispatcher.in_flight_bytes == 0
+    assert stage.dispatcher.slots.memory_bytes == 0
 
 
 def test_a_high_request_finds_room_however_many_large_low_ones_wait() -> None:
@@ -127,7 +127,7 @@ def test_a_pool_without_high_requests_fills_all_of_the_memory() -> None:
     stage = Stage()
     stage.accept(Tier.LOW, 50, mib=2)
     stage.start()
-    assert stage.dispatcher.in_flight_bytes >= MEMORY_BYTES
+    assert stage.dispatcher.slots.memory_bytes >= MEMORY_BYTES
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.2])

@@ -6,7 +6,8 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
-from forebay_worker.intake.notices import KEPT_NOTICES_MAX, KEPT_SECONDS, RecentNotices
+from forebay_worker.bounds import BOUNDS
+from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
 from forebay_worker.partition.assignment import Assignment, Verdict
 from simulated.works import make_assignment
 
@@ -91,7 +92,7 @@ def test_its_memory_is_bounded_and_the_oldest_is_forgotten_first() -> None:
     notices = RecentNotices()
     notices.hear(says(FINISHED, 0), NOW)
     notices.hear(says(FINISHED, 1), NOW)
-    for _ in range(KEPT_NOTICES_MAX - 1):
+    for _ in range(BOUNDS.notices_max - 1):
         notices.hear(says(FINISHED, 7, partition=1), NOW)
     assignment = make_assignment(now=NOW)
     notices.tell(assignment, NOW)

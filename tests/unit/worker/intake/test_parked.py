@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata
-from forebay_worker.intake.parked import HELD_BYTES_MAX, HELD_RECORDS_MAX, Held
+from forebay_worker.bounds import BOUNDS
+from forebay_worker.intake.parked import Held
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
@@ -111,9 +112,9 @@ def test_a_partition_without_withheld_requests_releases_none() -> None:
 @pytest.mark.parametrize(
     ("count", "size_bytes", "full_at", "still_full_at"),
     [
-        (HELD_RECORDS_MAX, 0, HELD_RECORDS_MAX, HELD_RECORDS_MAX // 2),
-        (8, HELD_BYTES_MAX // 4, 4, 2),
-        (1, HELD_BYTES_MAX, 1, 1),
+        (BOUNDS.parked_records_max, 0, BOUNDS.parked_records_max, BOUNDS.parked_records_max // 2),
+        (8, BOUNDS.parked_bytes_max // 4, 4, 2),
+        (1, BOUNDS.parked_bytes_max, 1, 1),
     ],
     ids=["by records", "by bytes", "by one of the largest"],
 )

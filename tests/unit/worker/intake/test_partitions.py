@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata, runs_of
-from forebay_worker.intake import partitions as ownership_module
+from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.commits import LAST_COMMIT_SECONDS_MAX
 from forebay_worker.intake.notices import KEPT_SECONDS
 from forebay_worker.intake.partitions import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
@@ -45,9 +45,11 @@ def last_commit(committed: int, metadata: CommitMetadata) -> Notice:
     )
 
 
-def bay_before_assignment(*, committed: int = 0, metadata: CommitMetadata, records: int = 5) -> Bay:
+def bay_before_assignment(
+    *, committed: int = 0, metadata: CommitMetadata, records: int = 5, bounds: Bounds = BOUNDS
+) -> Bay:
     """A bay that is about to be assigned a partition with this commit."""
-    bay = Bay()
+    bay = Bay(bounds=bounds)
     bay.fill(P0, *range(records))
     bay.consumer.committed_by_group[P0] = (committed, encode_metadata(committed, metadata))
     bay.consumer.assign(P0)
@@ -460,15 +462,15 @@ def test_a_partition_whose_outcomes_are_refused_stops_and_says_so_and_others_go_
     assert bay.intake.troubles == []
 
 
-def test_a_partition_whose_commit_a_former_owner_left_full_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_whose_commit_a_former_owner_left_full_is_read_on() -> None:
     """Reading on is all that makes the commit smaller: paused it would stay full for ever."""
-    monkeypatch.setattr(ownership_module, "METADATA_BYTES_NEARLY_FULL", 300)
+    bounds = Bounds(metadata_bytes_max=400)
     rng = random.Random(1)
     finished = runs_of(sorted(rng.sample(range(1, 3_000), 1_000)))
-    bay = bay_before_assignment(metadata=CommitMetadata(finished=finished), records=3_000)
+    bay = bay_before_assignment(metadata=CommitMetadata(finished=finished), records=3_000, bounds=bounds)
     bay.step(2)
     bay.settle()
-    assert bay.intake.commits.metadata_bytes(P0) > 300
+    assert bay.intake.commits.metadata_bytes(P0) > bounds.metadata_bytes_nearly_full
     for _ in range(10):
         for work in bay.handed:
             work.assignment.done.append(work.offset)

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
+from forebay_worker.bounds import BOUNDS
 from forebay_worker.intake.intake import LANE_FULL_WAIT_SECONDS, POLL_SECONDS
-from forebay_worker.intake.parked import HELD_BYTES_MAX, HELD_RECORDS_MAX
 from simulated.bay import TIER, Bay, said_by
 from simulated.ports import NOW_MS, Key, MemoryRecord
 from simulated.works import POOL, envelope
@@ -143,7 +143,7 @@ def test_a_retry_that_waits_is_not_committed_past() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "size"), [(HELD_RECORDS_MAX + 40, 0), (10, HELD_BYTES_MAX // 4)], ids=["many", "large"]
+    ("count", "size"), [(BOUNDS.parked_records_max + 40, 0), (10, BOUNDS.parked_bytes_max // 4)], ids=["many", "large"]
 )
 def test_a_partition_that_holds_much_is_paused_and_read_on_when_it_holds_less_than_half(count: int, size: int) -> None:
     bay = retry_bay(S0, L0)
@@ -152,7 +152,7 @@ def test_a_partition_that_holds_much_is_paused_and_read_on_when_it_holds_less_th
         bay.step()
     assert bay.is_paused(L0)
     held = bay.intake.held_records
-    assert held == (4 if size else HELD_RECORDS_MAX)
+    assert held == (4 if size else BOUNDS.parked_records_max)
     put(bay, S0, 0, due_seconds=seconds_since_start(bay))
     bay.step(3)
     assert bay.offsets(S0) == [0], "the others go on"

@@ -13,8 +13,8 @@ from forebay_schemas.formats.avro import AvroCodec, latest_schema
 from forebay_schemas.formats.avro_process import Foreign, Found, HereReader
 from forebay_schemas.formats.avro_schema import AvroSchema, parse_avro_schema
 from forebay_schemas.formats.envelope_reader import SchemaPendingError
+from forebay_worker.bounds import BOUNDS
 from forebay_worker.intake.intake import SCHEMA_WAIT_SECONDS
-from forebay_worker.intake.parked import HELD_RECORDS_MAX
 from simulated.bay import P0, TIER, Bay
 from simulated.ports import Key, MemoryRecord
 from simulated.works import POOL
@@ -90,7 +90,7 @@ def test_a_schema_that_turns_out_not_to_exist_makes_a_dead_letter_of_its_record(
 
 
 def test_a_partition_with_many_waiting_records_is_paused_until_they_may_go() -> None:
-    bay, registry = waiting_bay(framed=HELD_RECORDS_MAX)
+    bay, registry = waiting_bay(framed=BOUNDS.parked_records_max)
     bay.step(2)
     assert bay.is_paused()
     for _ in range(100):
@@ -100,7 +100,7 @@ def test_a_partition_with_many_waiting_records_is_paused_until_they_may_go() -> 
     registry.answer = latest_schema()
     bay.clock.advance(SCHEMA_WAIT_SECONDS)
     bay.step(3)
-    assert sorted(bay.offsets()) == list(range(HELD_RECORDS_MAX))
+    assert sorted(bay.offsets()) == list(range(BOUNDS.parked_records_max))
     assert not bay.is_paused()
 
 

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from forebay_schemas.errors import UsageError
 from forebay_worker.ops.loop_watch import HELD_SECONDS_MIN, LoopWatch, look_at
 from forebay_worker.ops.metrics import LoopCollector
-from forebay_worker.ops.server import OpsServer
+from forebay_worker.ops.server import OpsPages, OpsServer
 
 
 class Port:
@@ -38,12 +38,14 @@ class Port:
         )
         live.register(LoopCollector(pool="p", watch=self.watch, clock=time.monotonic))
         self.server = OpsServer(
-            registry=registry,
-            live=live,
-            not_alive=lambda: self.trouble,
-            not_ready=lambda: [words] if (words := self.watch.words(time.monotonic())) else [],
-            status=self._status,
-            watch=self.watch,
+            OpsPages(
+                registry=registry,
+                live=live,
+                not_alive=lambda: self.trouble,
+                not_ready=lambda: [words] if (words := self.watch.words(time.monotonic())) else [],
+                status=self._status,
+                watch=self.watch,
+            )
         )
         self.port = 0
 

@@ -113,7 +113,7 @@ class Desk:
             "sharing": self.sharing,
             "tier_times": {"ttl_ms": {}, "wait_ms": {}, "differing": self.differing},
             "in_flight_requests": len(self.dispatcher.running),
-            "in_flight_bytes": self.dispatcher.in_flight_bytes,
+            "in_flight_bytes": self.dispatcher.slots.memory_bytes,
             "in_flight_bytes_max": 256 * MIB,
             "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
             "signals": {
@@ -193,7 +193,7 @@ def test_lower_tiers_are_not_held_up_for_tokens_that_come_too_late_however_littl
     desk.accept(Tier.HIGH, 10)
     desk.accept(Tier.MID, 5)
     desk.start()
-    assert desk.dispatcher.running_by_tier[Tier.MID] == 5
+    assert desk.dispatcher.slots.by_tier[Tier.MID] == 5
     assert desk.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
 
 

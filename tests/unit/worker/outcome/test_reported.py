@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_worker.outcome.reported import KNOWN_REQUESTS_MAX, KNOWN_SECONDS, KnownOutcomes
+from forebay_worker.bounds import BOUNDS
+from forebay_worker.outcome.reported import KNOWN_SECONDS, KnownOutcomes
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,9 @@ def test_a_request_is_known_by_its_id_and_replay_for_a_while(
 
 def test_its_memory_is_bounded_and_the_oldest_is_forgotten_first() -> None:
     known = KnownOutcomes()
-    for number in range(KNOWN_REQUESTS_MAX + 10):
+    for number in range(BOUNDS.reported_requests_max + 10):
         known.add(f"r-{number}", 0, 0.0)
-    assert len(known) == KNOWN_REQUESTS_MAX
+    assert len(known) == BOUNDS.reported_requests_max
     assert not known.has("r-9", 0, 0.0)
     assert known.has("r-10", 0, 0.0)
 

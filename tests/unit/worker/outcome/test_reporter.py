@@ -15,14 +15,8 @@ from forebay_schemas.contract.reasons import Reason, Status
 from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
-from forebay_worker.outcome.reporter import (
-    AGAIN_SECONDS,
-    DELIVERY_STALL_SECONDS,
-    REFUSED_AGAIN_SECONDS,
-    UNDELIVERED_BYTES_MAX,
-    UNDELIVERED_RECORDS_MAX,
-    Reporter,
-)
+from forebay_worker.bounds import BOUNDS
+from forebay_worker.outcome.reporter import AGAIN_SECONDS, DELIVERY_STALL_SECONDS, REFUSED_AGAIN_SECONDS, Reporter
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from simulated.ports import NOW_MS, ManualClock, MemoryProducer, MemoryRecord
@@ -566,7 +560,9 @@ def test_slow_deliveries_are_no_stall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "size"), [(UNDELIVERED_RECORDS_MAX, 1), (20, UNDELIVERED_BYTES_MAX // 20)], ids=["records", "bytes"]
+    ("count", "size"),
+    [(BOUNDS.undelivered_records_max, 1), (20, BOUNDS.undelivered_bytes_max // 20)],
+    ids=["records", "bytes"],
 )
 def test_nothing_is_started_while_outcomes_pile_up(count: int, size: int) -> None:
     desk = Desk()

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from forebay_worker.bounds import BOUNDS
 from forebay_worker.pacing.gate import (
     CHANGES_KEPT,
     KV_SHARE_MAX,
@@ -21,7 +22,7 @@ from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.policy import Ended, Signals
 from forebay_worker.pacing.slots.sharing import Others
-from forebay_worker.request.memory import BODY_COPIES, REQUEST_BYTES, in_flight_bytes
+from forebay_worker.request.memory import BODY_COPIES, in_flight_bytes
 from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading
 from simulated.ports import NOW_MS
@@ -247,7 +248,7 @@ def test_bodies_in_flight_fill_the_memory_at_what_they_really_take() -> None:
     stage = Stage(prefill_seconds_max=None, memory_bytes_max=256 * MIB)
     while stage.blocked_by() is None:
         stage.start(1, work_of(1, 1, size_bytes=body))
-    taken = len(stage.running) * (int(BODY_COPIES * body) + REQUEST_BYTES)
+    taken = len(stage.running) * (int(BODY_COPIES * body) + BOUNDS.request_overhead_bytes)
     assert stage.blocked_by() == Limitation("memory", taken, 256 * MIB)
     assert len(stage.running) == 24, "22 and a bit at 11 MiB each, and the one that passes the bound"
     stage.end()

@@ -156,7 +156,7 @@ class Sharer:
         """A worker whose backend serves it nothing wants no more than a probe: it would keep slots from others that may
         reach it."""
         dispatcher, lanes = self._dispatcher, self._dispatcher.lanes
-        wanted = dict(dispatcher.running_by_tier)
+        wanted = dict(dispatcher.slots.by_tier)
         if dispatcher.breaker.state is BreakerState.CLOSED:
             return {tier: running + len(lanes[tier]) for tier, running in wanted.items()}
         probed = next((tier for tier in TIERS if len(lanes[tier])), None)

@@ -57,7 +57,7 @@ class StatusDocument:
             "share_requests": dispatcher.gate.share_requests,
             "limit_requests": dispatcher.gate.limit_requests,
             "in_flight_requests": len(dispatcher.running),
-            "in_flight_bytes": dispatcher.in_flight_bytes,
+            "in_flight_bytes": dispatcher.slots.memory_bytes,
             "in_flight_bytes_max": self.in_flight_bytes_max,
             "pacing": pacing_status(dispatcher.gate, policy=self.policy, now=now),
             "sharing": self.sharer.status(now),

@@ -120,7 +120,7 @@ def gather(
         limit_max_requests=configured.limit_max_requests,
         limit_changes=gate.changes_total,
         in_flight=len(dispatcher.running),
-        in_flight_bytes=dispatcher.in_flight_bytes,
+        in_flight_bytes=dispatcher.slots.memory_bytes,
         in_flight_bytes_max=configured.in_flight_bytes_max,
         token_seconds=gate.model.token_seconds,
         token_target_seconds=gate.policy.token_seconds_target,

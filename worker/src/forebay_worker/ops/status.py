@@ -35,11 +35,11 @@ def limitation_of(dispatcher: Dispatcher, tier: Tier, now: float) -> Limitation 
     waiting_above = sum(len(lanes[above]) for above in TIERS[: TIERS.index(tier)])
     if waiting_above:
         return Limitation("higher_tiers", waiting_above, 0)
-    if dispatcher.only_high:
+    if dispatcher.slots.only_high:
         assert gate.model.token_seconds is not None
         assert gate.policy.token_seconds_target is not None
         return Limitation("only_high", round(gate.model.token_seconds, 6), round(gate.policy.token_seconds_target, 6))
-    if (kept := dispatcher.memory_kept_for_high(now)) is not None:
+    if (kept := dispatcher.slots.memory_kept_for_high(now)) is not None:
         return kept
     open_to_all = gate.share_requests - lanes.shares.reserved(now, gate.share_requests)
     return Limitation("reserve", running, open_to_all) if running >= open_to_all else None
@@ -128,7 +128,7 @@ def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: in
             "work_seconds": _rounded(work_seconds.get(tier)),
             "estimated_wait_seconds": _rounded(waits.get(tier)),
             "lookahead_records": dispatcher.lookahead.credits[tier].capacity_records,
-            "running": dispatcher.running_by_tier[tier] - dispatcher.named_starts.of_tier(tier),
+            "running": dispatcher.slots.by_tier[tier] - dispatcher.named_starts.of_tier(tier),
             "limited_by": shown(limitation_of(dispatcher, tier, now)),
             "deadline_missed": sum(stats.outcomes.get((tier, reason), 0) for reason in _MISSED),
             "doomed": stats.outcomes.get((tier, Reason.DEADLINE_UNREACHABLE), 0),
