@@ -82,6 +82,10 @@ class MemoryRecord:
     def set_headers(self, value: list[tuple[str, bytes | None]], /) -> None:
         self.header_list = value
 
+    def latency(self) -> float | None:
+        """Of a delivery, in seconds."""
+        return 0.0
+
     def timestamp(self) -> tuple[int, int]:
         return (2, self.timestamp_ms)
 
