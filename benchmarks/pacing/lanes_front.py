@@ -32,17 +32,25 @@ BYTES_PER_TOKEN = 4
 BUFFER_BYTES_MAX = 1 << 30
 
 
-class LedgerReporter:
-    """What dispatch tells of outcomes, written to the ledger. Every delivery is immediate."""
+class ImmediateDelivery:
+    """Nothing is ever on its way."""
 
     undelivered_records = 0
+
+    def accepts(self, _now: float) -> bool:
+        return True
+
+
+class LedgerReporter:
+    """What dispatch tells of outcomes, written to the ledger. Every delivery is immediate."""
 
     def __init__(self, ledger: Ledger, clock: VirtualClock) -> None:
         self._ledger = ledger
         self._clock = clock
+        self.delivery = ImmediateDelivery()
 
-    def accepts(self, _now: float) -> bool:
-        return True
+    def take_refused_expedites(self) -> list[Work]:
+        return []
 
     def is_known(self, _work: Work, _now: float) -> bool:
         return False

@@ -29,6 +29,7 @@ from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.settled import SeenOutcomes
 from forebay_worker.outcome import records as dead_letters
 from forebay_worker.outcome import reporter as outcome
+from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.partition.assignment import Assignment, Verdict
@@ -202,11 +203,11 @@ def _dead_letter_left_out() -> list[Patch]:
 
 
 def _failed_produce_skipped() -> list[Patch]:
-    def later(self: Reporter, work: Any, record: Any, _error: Any) -> None:
+    def later(self: Delivery, work: Any, record: Any, _error: Any) -> None:
         self._uncount(record.value)
         work.assignment.done.append(work.offset)
 
-    return [(Reporter, "_later", later)]
+    return [(Delivery, "_later", later)]
 
 
 def _shares_ignored() -> list[Patch]:
@@ -279,15 +280,15 @@ def _look_from_now_on() -> list[Patch]:
 
 
 def _letter_after_its_result() -> list[Patch]:
-    real = Reporter._produce
+    real = Delivery.produce
 
-    def produce(self: Reporter, work: Any, record: Any) -> None:
+    def produce(self: Delivery, work: Any, record: Any) -> None:
         if record.result is not None:
-            self._produce_result(work, (work.request_id or "").encode(), record.result)
+            self.produce_result(work, (work.request_id or "").encode(), record.result)
             record = dataclasses.replace(record, result=None)
         real(self, work, record)
 
-    return [(Reporter, "_produce", produce)]
+    return [(Delivery, "produce", produce)]
 
 
 def _taken_received_again() -> list[Patch]:

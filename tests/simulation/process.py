@@ -393,8 +393,8 @@ class Cluster:
                 fail(f"the lane {tier} of {name} holds {records} requests, at most {most} may be there")
         if len(reporter._known) > bounds.reported_requests_max:
             fail(f"{name} remembers {len(reporter._known)} outcomes")
-        if reporter.undelivered_records < 0 or reporter.undelivered_bytes < 0:
-            fail(f"{name} counts {reporter.undelivered_records} undelivered records")
+        if reporter.delivery.undelivered_records < 0 or reporter.delivery.undelivered_bytes < 0:
+            fail(f"{name} counts {reporter.delivery.undelivered_records} undelivered records")
         for intake in parts.readers.intakes.values():
             for assignment_, records in intake._held._records.items():
                 if records > bounds.parked_records_max + 250 or records < 0:
@@ -413,8 +413,8 @@ class Cluster:
                 return f"{name} keeps starts that wait"
             if parts.hand_overs.running_count:
                 return f"{name} thinks that it still runs {parts.hand_overs.running_count} requests of others"
-            if parts.reporter.undelivered_records:
-                return f"{name} has {parts.reporter.undelivered_records} undelivered records"
+            if parts.reporter.delivery.undelivered_records:
+                return f"{name} has {parts.reporter.delivery.undelivered_records} undelivered records"
             if dispatcher.breaker._suspect is not None or dispatcher.failures.suspect_count:
                 return f"{name} keeps a suspect"
             for intake in parts.readers.intakes.values():

@@ -27,7 +27,8 @@ from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX, S
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
-from forebay_worker.outcome.reporter import DELIVERY_STALL_SECONDS, Reporter
+from forebay_worker.outcome.delivery import DELIVERY_STALL_SECONDS
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.partition.assignment import CONVICTED_CRASHES, Assignment
@@ -105,11 +106,11 @@ class Stage:
             seconds -= 1.0
         self.clock.advance(seconds)
         self.dispatcher.tick()
-        self.reporter.poll()
+        self.reporter.delivery.poll()
 
     def results(self) -> list[Result]:
         """What was reported and delivered, in order."""
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
 
     def outcomes(self) -> list[tuple[str, str]]:
@@ -117,7 +118,7 @@ class Stage:
 
     def retries(self) -> list[tuple[str, int]]:
         """What was sent to retry topics and delivered, in order: the topic, and the attempt asked for."""
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         return [
             (str(record.topic()), read_history(record.headers()).attempt)
             for record in self.producer.delivered

@@ -63,7 +63,7 @@ class Stage:
         self.dispatcher.accept(list(works))
 
     def take_all(self) -> list[Work]:
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         taken = []
         while (work := self.dispatcher.take()) is not None:
             taken.append(work)
@@ -83,7 +83,7 @@ class Stage:
         return self.take_all()
 
     def results(self) -> list[Result]:
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
 
     def dropped(self) -> list[str]:

@@ -62,7 +62,7 @@ class Floor:
     def overdue(self) -> None:
         """All deadlines pass, and the executor looks."""
         self.clock.advance(60.0)
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         self.executor.cancel_overdue()
 
     async def idle(self) -> None:
@@ -74,7 +74,7 @@ class Floor:
         raise AssertionError("it still runs")
 
     def outcomes(self) -> dict[str, str]:
-        self.reporter.poll()
+        self.reporter.delivery.poll()
         results = [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
         assert len({result.request_id for result in results}) == len(results), "one outcome each"
         return {result.request_id: result.reason for result in results}
@@ -138,10 +138,10 @@ def test_what_outlives_a_request_does_not_hold_its_body() -> None:
         del work, works
         floor.executor.start_runnable()
         await last_runs.wait()
-        floor.reporter.poll()
+        floor.reporter.delivery.poll()
         assert sum(record() is not None for record in records) == 1, "the one that runs, though its runner had others"
         await floor.idle()
-        floor.reporter.poll()
+        floor.reporter.delivery.poll()
         assert sum(record() is not None for record in records) == 0
         assert set(seen) == {traceparent}, "what a request began goes on under its trace"
 

@@ -85,7 +85,7 @@ class Desk:
         self.clock.advance(after_seconds)
         for work in list(self.dispatcher.running.values()):
             self.dispatcher.answered(work, Answer(body={}, prompt_tokens=10, output_tokens=output_tokens))
-        self.reporter.poll()
+        self.reporter.delivery.poll()
 
     def limits(self) -> dict[Tier, str | None]:
         found = {tier: limitation_of(self.dispatcher, tier, self.clock.monotonic()) for tier in TIERS}

@@ -16,7 +16,8 @@ from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, decode_res
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_worker.bounds import BOUNDS
-from forebay_worker.outcome.reporter import AGAIN_SECONDS, DELIVERY_STALL_SECONDS, REFUSED_AGAIN_SECONDS, Reporter
+from forebay_worker.outcome.delivery import AGAIN_SECONDS, DELIVERY_STALL_SECONDS, REFUSED_AGAIN_SECONDS
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from simulated.ports import NOW_MS, ManualClock, MemoryProducer, MemoryRecord
@@ -39,10 +40,10 @@ class Desk:
 
     def poll(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.reporter.poll()
+        self.reporter.delivery.poll()
 
     def accepts(self) -> bool:
-        return self.reporter.accepts(self.clock.monotonic())
+        return self.reporter.delivery.accepts(self.clock.monotonic())
 
     def complete(self, work: Work, body: object = None) -> None:
         self.reporter.completed(work, Answer(body={"ok": True} if body is None else body), service_seconds=0.5)
@@ -51,7 +52,7 @@ class Desk:
         return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
 
     def settled(self) -> bool:
-        return (self.reporter.undelivered_records, self.reporter.undelivered_bytes) == (0, 0)
+        return (self.reporter.delivery.undelivered_records, self.reporter.delivery.undelivered_bytes) == (0, 0)
 
 
 def is_finished(work: Work) -> bool:
@@ -312,11 +313,11 @@ def test_a_producer_that_can_never_deliver_again_says_why() -> None:
     desk.producer.fail = failing(1)
     desk.complete(make_work())
     desk.poll()
-    assert desk.reporter.fatal is None
+    assert desk.reporter.delivery.fatal is None
     desk.producer.fail = failing(1, KafkaError(KafkaError._FENCED, "another one has its id", fatal=True))
     desk.complete(make_work(offset=1))
     desk.poll()
-    assert desk.reporter.fatal == "another one has its id"
+    assert desk.reporter.delivery.fatal == "another one has its id"
 
 
 # Tried again later
@@ -428,7 +429,7 @@ NOTICE = Notice(kind=NoticeKind.FINISHED, worker="worker-1", topic="t", partitio
 def test_a_notice_goes_to_the_coordination_topic_and_says_when_it_is_durable() -> None:
     desk = Desk()
     heard: list[bool] = []
-    desk.reporter.send_notice(NOTICE, heard.append)
+    desk.reporter.announcer.send_notice(NOTICE, heard.append)
     assert heard == []
     desk.poll()
     [record] = desk.producer.delivered
@@ -448,7 +449,7 @@ def test_a_notice_that_fails_says_so_and_is_not_made_again(how: str) -> None:
     else:
         desk.producer.fail = failing(1)
     heard: list[bool] = []
-    desk.reporter.send_notice(NOTICE, heard.append)
+    desk.reporter.announcer.send_notice(NOTICE, heard.append)
     desk.poll(AGAIN_SECONDS)
     desk.poll(AGAIN_SECONDS)
     assert (heard, desk.producer.delivered) == ([False], [])

@@ -92,7 +92,7 @@ class Stage:
 
     def deliver(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)
-        self.reporter.poll()
+        self.reporter.delivery.poll()
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:

@@ -96,12 +96,11 @@ class Dispatcher:
         self.quiet = Quiet()
         self.suspects = Suspects(self.quiet)
         self.named_starts = NamedStarts()
-        self.slots = Slots(gate=gate, breaker=self.breaker, lanes=lanes, reporter=reporter, bounds=bounds)
+        self.slots = Slots(gate=gate, breaker=self.breaker, lanes=lanes, delivery=reporter.delivery, bounds=bounds)
         self.running = self.slots.running
         """What runs, by identity."""
         self.stopping = False
         self.controls = Controls()
-        reporter.on_expedite_refused = self._expedite_refused
         self._clock = clock
         self._reporter = reporter
         self._stats = stats
@@ -176,6 +175,10 @@ class Dispatcher:
 
     def _apply_controls(self, now: float) -> None:
         """Does what was asked for since the last look to what waits here; what runs and is cancelled is `overdue`."""
+        for work in self._reporter.take_refused_expedites():
+            self.controls.give_up_expedite(work.request_id or "")
+            self._arrivals.predict(work, now)
+            self._charging.put_back(work)
         fresh = self._desk.take_fresh()
         if fresh:
             request_ids = {control.request_id for control, _ in fresh}
@@ -183,11 +186,6 @@ class Dispatcher:
             self._desk.end_waiting(request_ids)
             self._desk.answer(fresh, now, running=self.running.values())
         self._desk.look_again(now)
-
-    def _expedite_refused(self, work: Work) -> None:
-        self.controls.give_up_expedite(work.request_id or "")
-        self._arrivals.predict(work, self._clock.monotonic())
-        self._charging.put_back(work)
 
     def take(self) -> Work | None:
         """The request to start now, claimed; None when nothing waits or nothing may start.

@@ -8,7 +8,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.bounds import Bounds
 from forebay_worker.dispatch.breaker import Breaker
 from forebay_worker.lanes.lanes import Lanes
-from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.request.memory import in_flight_bytes
 from forebay_worker.request.work import Failure, Work
@@ -19,7 +19,7 @@ class Slots:
     commit before they start: a bound on memory holds as one on their number does."""
 
     def __init__(
-        self, *, gate: Gate, breaker: Breaker[tuple[Work, Failure]], lanes: Lanes, reporter: Reporter, bounds: Bounds
+        self, *, gate: Gate, breaker: Breaker[tuple[Work, Failure]], lanes: Lanes, delivery: Delivery, bounds: Bounds
     ) -> None:
         self.running: dict[int, Work] = {}
         self.by_tier = dict.fromkeys(TIERS, 0)
@@ -27,7 +27,7 @@ class Slots:
         self._gate = gate
         self._breaker = breaker
         self._lanes = lanes
-        self._reporter = reporter
+        self._delivery = delivery
         self._bounds = bounds
 
     def occupy(self, work: Work) -> None:
@@ -51,8 +51,8 @@ class Slots:
             return limitation
         if not self._breaker.admits(now):
             return Limitation("breaker", round(now - (self._breaker.probe_at or now), 3), 0)
-        if not self._reporter.accepts(now):
-            return Limitation("results", self._reporter.undelivered_records, self._reporter.undelivered_records_max)
+        if not self._delivery.accepts(now):
+            return Limitation("results", self._delivery.undelivered_records, self._bounds.undelivered_records_max)
         return None
 
     @property

@@ -61,10 +61,10 @@ async def learn_broker_time(parts: Parts) -> None:
     end = clock.monotonic() + BROKER_TIME_SECONDS_MAX
     for _ in range(2):
         answers: list[bool] = []
-        reporter.probe_clock(answers.append)
+        reporter.announcer.probe_clock(answers.append)
         while not answers and clock.monotonic() < end and not parts.state.drain.is_set():
             await asyncio.sleep(BROKER_TIME_POLL_SECONDS)
-            reporter.poll()
+            reporter.delivery.poll()
     if not clock.is_known:
         log.warning(
             "the brokers' time is not known; deadlines go by this machine's clock until a result is written",

@@ -38,13 +38,14 @@ class Turns:
         parts = self._parts
         now = parts.state.heartbeat = parts.clock.monotonic()
         self._watch_for_freezing(now)
-        parts.reporter.poll()
-        if parts.reporter.fatal is not None:
+        delivery = parts.reporter.delivery
+        delivery.poll()
+        if delivery.fatal is not None:
             # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
-            raise KafkaFailedError(f"outcomes can no longer be delivered: {parts.reporter.fatal}; restart the worker")
+            raise KafkaFailedError(f"outcomes can no longer be delivered: {delivery.fatal}; restart the worker")
         parts.clock.look(now)
         if parts.clock.wants_probe(now):
-            parts.reporter.probe_clock()
+            parts.reporter.announcer.probe_clock()
         parts.dispatcher.tick()
         parts.sharer.step(now)
         parts.hand_overs.step(now)

@@ -110,7 +110,8 @@ class Worker:
         The new owners withhold what runs here until they are told what became of it.
         """
         parts, turns = self.parts, self._turns
-        clock, dispatcher, reporter, hand_overs = parts.clock, parts.dispatcher, parts.reporter, parts.hand_overs
+        clock, dispatcher, hand_overs = parts.clock, parts.dispatcher, parts.hand_overs
+        delivery = parts.reporter.delivery
         log.info("draining", running=len(dispatcher.running), drain_seconds=parts.terms.drain_seconds)
         dispatcher.stopping = True
         self._threads.close()
@@ -119,9 +120,9 @@ class Worker:
             log.warning("drain time is over; giving back what still runs", running=len(dispatcher.running))
             await parts.executor.give_back()
         end = clock.monotonic() + STOP_SECONDS_MAX
-        await turns.until_or(STOP_SECONDS_MAX, lambda: reporter.undelivered_records == 0)
-        if reporter.undelivered_records:
-            log.error("outcomes not delivered; their requests run again", records=reporter.undelivered_records)
+        await turns.until_or(STOP_SECONDS_MAX, lambda: delivery.undelivered_records == 0)
+        if delivery.undelivered_records:
+            log.error("outcomes not delivered; their requests run again", records=delivery.undelivered_records)
         await turns.until_or(end - clock.monotonic(), lambda: self._threads.have_ended)
         await asyncio.sleep(TICK_SECONDS)  # for a hand-over that the last of them has just made
         hand_overs.step(clock.monotonic())

@@ -20,7 +20,7 @@ from forebay_worker.ops.status import (
     shown,
     tiers_status,
 )
-from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.signals.poller import Signals
 from forebay_worker.telemetry.stats import Stats
 
@@ -39,7 +39,7 @@ class StatusDocument:
     dispatcher: Dispatcher
     sharer: Sharer
     signals: Signals
-    reporter: Reporter
+    delivery: Delivery
     hand_overs: HandOvers
     stats: Stats
     intakes: Mapping[str, Intake]
@@ -66,7 +66,7 @@ class StatusDocument:
             "breaker": breaker_status(dispatcher),
             "overload": dispatcher.shedder.ladder.status(),
             "controls_remembered": len(dispatcher.controls.entries),
-            "undelivered_records": self.reporter.undelivered_records,
+            "undelivered_records": self.delivery.undelivered_records,
             "clock": self.clock.status(),
             "tiers": tiers_status(dispatcher, stats=self.stats, now=now, now_ms=now_ms),
             "intakes": {name: _of_intake(intake) for name, intake in self.intakes.items()},

@@ -15,7 +15,7 @@ from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.results_reader import ResultsReader
-from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.signals.poller import Signals
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
@@ -104,7 +104,7 @@ def gather(
     clock: BrokerClock,
     dispatcher: Dispatcher,
     signals: Signals,
-    reporter: Reporter,
+    delivery: Delivery,
     hand_overs: HandOvers,
     results_reader: ResultsReader,
     intakes: Mapping[str, Intake],
@@ -133,7 +133,7 @@ def gather(
         breaker_open=dispatcher.breaker.state is not BreakerState.CLOSED,
         breaker_opened=dispatcher.breaker.opened_count,
         breaker_cause=None if trouble is None else trouble.cause,
-        undelivered=reporter.undelivered_records,
+        undelivered=delivery.undelivered_records,
         clock_skew_ms=clock.skew_ms,
         overload_level=overload.level,
         overload_steps=overload.steps_total,

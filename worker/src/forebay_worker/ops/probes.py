@@ -14,7 +14,7 @@ from forebay_worker.intake.intake import Intake
 from forebay_worker.ops.loop_watch import LoopWatch
 from forebay_worker.ops.run_state import RunState
 from forebay_worker.ops.status import credentials_refused
-from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.outcome.delivery import Delivery
 
 HEARTBEAT_SECONDS_MAX = 30.0
 
@@ -36,7 +36,7 @@ class Probes:
         following_troubles: Callable[[], list[str]],
         schemas: SchemaFetcher | None,
         foreign: ProcessReader,
-        reporter: Reporter,
+        delivery: Delivery,
         dispatcher: Dispatcher,
         cluster: Cluster,
         watch: LoopWatch,
@@ -48,7 +48,7 @@ class Probes:
         self._following_troubles = following_troubles
         self._schemas = schemas
         self._foreign = foreign
-        self._reporter = reporter
+        self._delivery = delivery
         self._dispatcher = dispatcher
         self._cluster = cluster
         self._watch = watch
@@ -80,7 +80,7 @@ class Probes:
             problems.append(f"records wait for their schema: {self._schemas.trouble}")
         if self._foreign.trouble is not None:
             problems.append(f"records by schemas of others wait: {self._foreign.trouble}")
-        if not self._reporter.accepts(self._clock.monotonic()):
+        if not self._delivery.accepts(self._clock.monotonic()):
             problems.append("results are not delivered")
         problems += credentials_refused(self._dispatcher)
         now = time.monotonic()

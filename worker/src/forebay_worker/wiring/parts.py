@@ -132,9 +132,9 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         sharing=make_sharing(settings, started_ms=clock.wall_ms()),
         dispatcher=dispatcher,
         clock=clock,
-        send=reporter.send_capacity,
+        send=reporter.announcer.send_capacity,
     )
-    hand_overs = HandOvers(worker_id=worker_id, send=reporter.send_notice)
+    hand_overs = HandOvers(worker_id=worker_id, send=reporter.announcer.send_notice)
     backend = world.make_backend(clock)
     executor = Executor(dispatcher=dispatcher, backend=tracing.around(backend))
     topics = TopicWatch(
@@ -175,7 +175,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         schemas=schemas,
         envelopes=world.make_envelope_reader(schemas or NoSchemas(), foreign=foreign),
         dispatcher=dispatcher,
-        reporter=reporter,
+        announcer=reporter.announcer,
         exchange=exchange,
         intakes=intakes,
         bounds=world.bounds,
@@ -196,7 +196,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         following_troubles=lambda: readers.following_troubles,
         schemas=schemas,
         foreign=foreign,
-        reporter=reporter,
+        delivery=reporter.delivery,
         dispatcher=dispatcher,
         cluster=cluster,
         watch=watch,
@@ -212,7 +212,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         dispatcher=dispatcher,
         sharer=sharer,
         signals=world.signals,
-        reporter=reporter,
+        delivery=reporter.delivery,
         hand_overs=hand_overs,
         stats=stats,
         intakes=intakes,
@@ -228,7 +228,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
             clock=clock,
             dispatcher=dispatcher,
             signals=world.signals,
-            reporter=reporter,
+            delivery=reporter.delivery,
             hand_overs=hand_overs,
             results_reader=results,
             intakes=intakes,

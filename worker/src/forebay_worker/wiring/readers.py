@@ -22,7 +22,7 @@ from forebay_worker.intake.fetcher import Fetcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Source
 from forebay_worker.intake.results_reader import ResultsReader
-from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.outcome.announcer import Announcer
 from forebay_worker.wiring.clients import Clients
 from forebay_worker.wiring.exchange import Exchange
 
@@ -54,7 +54,7 @@ class Readers:
         schemas: SchemaFetcher | None,
         envelopes: EnvelopeReader,
         dispatcher: Dispatcher,
-        reporter: Reporter,
+        announcer: Announcer,
         exchange: Exchange,
         intakes: dict[str, Intake],
         bounds: Bounds,
@@ -75,7 +75,7 @@ class Readers:
         self._schemas = schemas
         self._envelopes = envelopes
         self._dispatcher = dispatcher
-        self._reporter = reporter
+        self._announcer = announcer
         self._exchange = exchange
         self._bounds = bounds
         self._make_event = make_event
@@ -112,7 +112,7 @@ class Readers:
             hear_controls=exchange.hear_controls,
             has_room=self._dispatcher.controls.has_room,
             hear_capacity=exchange.hear_capacity,
-            send=self._reporter.send_notice,
+            send=self._announcer.send_notice,
             explain=self._cluster.explain_following,
             make_event=self._make_event,
         )

@@ -22,7 +22,7 @@ from forebay_worker.execution.handler_backend import HandlerBackend, load_handle
 from forebay_worker.execution.handler_process import run_in_child
 from forebay_worker.execution.http_backend import HttpBackend
 from forebay_worker.ops.server import OpsPages, OpsPort, OpsServer
-from forebay_worker.outcome.reporter import KafkaProducer
+from forebay_worker.outcome.producer import KafkaProducer
 from forebay_worker.request.backend import Backend
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.poller import Signals
