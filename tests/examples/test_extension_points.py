@@ -65,7 +65,7 @@ class Running:
         parts = self.parts
         for _ in range(500):
             self.clock.advance(1.0)
-            parts.reporter.poll()
+            parts.reporter.delivery.poll()
             parts.sharer.step(self.clock.monotonic())
             published = self.producer.delivered_to(POOL.coordination)
             for record in published[self._heard :]:
