@@ -130,7 +130,6 @@ def _counting_microseconds() -> float:
         tier=Tier.MID,
         retry_delay_seconds=0,
         credit=Credit(capacity_records=1),
-        epoch=1,
         now=0.0,
         committed=0,
     )

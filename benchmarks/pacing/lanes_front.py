@@ -118,7 +118,6 @@ class LanesFront:
                 tier=tier,
                 retry_delay_seconds=0,
                 credit=dispatcher.lookahead.credits[tier],
-                epoch=1,
                 now=0.0,
                 committed=0,
                 metadata=CommitMetadata(released=True),

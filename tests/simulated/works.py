@@ -46,7 +46,6 @@ def make_assignment(
         tier=tier,
         retry_delay_seconds=retry_delay_seconds,
         credit=credit if credit is not None else Credit(capacity_records=1),
-        epoch=1,
         now=now,
         committed=committed,
         metadata=metadata,

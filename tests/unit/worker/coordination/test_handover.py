@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
 from forebay_worker.coordination.handover import AGAIN_SECONDS, TOLD_SECONDS_MAX, HandOvers
-from forebay_worker.intake.partitions import HandedOver
+from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.partition.assignment import Assignment
 from simulated.works import make_assignment
 

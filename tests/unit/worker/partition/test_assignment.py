@@ -403,7 +403,6 @@ def taken_over(metadata: CommitMetadata, *, committed: int | None = 0, now_ms: i
         tier=Tier.MID,
         retry_delay_seconds=0,
         credit=Credit(capacity_records=1),
-        epoch=1,
         now=BEGAN,
         committed=committed,
         metadata=metadata,

@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from forebay_schemas.contract.coordination import RENEW_SECONDS, Notice, NoticeKind
-from forebay_worker.intake.partitions import HandedOver
+from forebay_worker.intake.last_words import HandedOver
 
 AGAIN_SECONDS = 0.5
 """After a failed delivery: well within what is left of a lease."""

@@ -25,8 +25,9 @@ from forebay_worker.intake.client_errors import Troubles
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import Fetches, Heard, Unread
+from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.intake.parked import Held
-from forebay_worker.intake.partitions import HandedOver, Ownership, Source
+from forebay_worker.intake.partitions import Ownership, Source
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.settled import Doubts, Finding
 from forebay_worker.partition.assignment import Assignment, Verdict
@@ -437,7 +438,7 @@ class Intake:
         why = self._explain(error, record.topic() or self._first.topic)
         if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):
             log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
-        self._ownership.doubt_topics()
+        self._ownership.look_at_topics()
         # An error event can stand where records were.
         self._ownership.seek_back(record.topic(), record.partition())
 

@@ -12,13 +12,16 @@ import structlog
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.coordination import Notice, NoticeKind
-from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, decode_metadata
+from forebay_schemas.contract.coordination import Notice
+from forebay_schemas.contract.offsets_metadata import NOTHING, decode_metadata
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.commits import Commits, PartitionKey
+from forebay_worker.intake.last_words import HandedOver, publish_last_words
+from forebay_worker.intake.made_anew import MadeAnew
 from forebay_worker.intake.notices import RecentNotices
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
+from forebay_worker.intake.seeks import Seeks
 from forebay_worker.intake.stalls import Progress
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.claims import ANY_OFFSET
@@ -35,9 +38,6 @@ LISTEN_SECONDS_MAX = 10.0
 
 FLOOD_SECONDS_MAX = 120.0
 """So long it may come."""
-
-CLOCK_ERROR_MS = 1_000
-"""By so much the brokers' clocks may differ from what is known of them."""
 
 IDENTIFY_SECONDS_MAX = 3.0
 """So long a partition waits until it is known whether its topic is the one that was committed for."""
@@ -56,14 +56,6 @@ class Source:
     tier: Tier
     retry_delay_seconds: int
     credit: Credit
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandedOver:
-    """A partition that was let go of while requests of it run on here."""
-
-    assignment: Assignment
-    running: tuple[int, ...]
 
 
 class Ownership:
@@ -98,27 +90,30 @@ class Ownership:
         self._clock = clock
         self._peers = peers
         self._topic_ids = topic_ids
-        self._changes_seen = -1
         self._hand_over = hand_over
         self._forget = forget
-        self._drop_withheld = drop_withheld
-        self._epoch = 0
         self._is_closing = False
         self._notices = RecentNotices(bounds)
         self._paused: set[PartitionKey] = set()
         self._unknown: set[PartitionKey] = set()
-        self._to_seek: set[PartitionKey] = set()
         self._ask_at = 0.0
-        self._seek_at = 0.0
         self.assignments: dict[PartitionKey, Assignment] = {}
         self.heard: deque[tuple[Notice, float]] = deque()
         self.assigned_once = False
         self.rebalances = 0
-        self.remade_count = 0
-        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
         self.progress = Progress()
         self._look_at = 0.0
         self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
+        self._seeks = Seeks(self.assignments)
+        self._made_anew = MadeAnew(
+            assignments=self.assignments,
+            commits=self.commits,
+            seeks=self._seeks,
+            topic_ids=topic_ids,
+            clock=clock,
+            drop_withheld=drop_withheld,
+            bounds=bounds,
+        )
         self.consumer = make_consumer(self.commits.on_commit)
         self.consumer.subscribe(
             list(self._sources), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -144,6 +139,11 @@ class Ownership:
         """Whether nothing can come from any partition."""
         return len(self._paused) == len(self.assignments)
 
+    @property
+    def remade_count(self) -> int:
+        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
+        return self._made_anew.count
+
     def step(self, now: float) -> None:
         """Takes in what finished and what was heard, commits when it is time, opens what may be read."""
         for assignment in self.assignments.values():
@@ -158,8 +158,8 @@ class Ownership:
         self.commits.commit_when_due(self.consumer, now, self._clock.wall_ms())
         self._learn_committed(now)
         self._open_assignments(now)
-        self._follow_topics()
-        self._seek(now)
+        self._made_anew.step(is_opening=self.is_opening)
+        self._seeks.step(self.consumer, now)
 
     def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
         """Pauses the partitions that nothing may be taken from, and resumes the others.
@@ -190,15 +190,15 @@ class Ownership:
     def seek_back(self, topic: str | None = None, partition: int | None = None) -> None:
         """Goes back to what was really received, of one partition or of all: at the next step, and until it holds."""
         if topic is None or partition is None:
-            self._to_seek.update(self.assignments)
+            self._seeks.add(*self.assignments)
         elif (topic, partition) in self.assignments:
-            self._to_seek.add((topic, partition))
+            self._seeks.add((topic, partition))
 
     def owner_of(self, record: Record) -> Assignment | None:
         """The assignment a record belongs to; None when it is not to be taken: the partition was given up in between,
         or is to be sought back, and then the record comes again behind those that were freed."""
         key = (record.topic(), record.partition())
-        return None if key in self._to_seek else self.assignments.get(key)
+        return None if key in self._seeks else self.assignments.get(key)
 
     def ended(self, end: Record) -> None:
         """A partition was read up to the offset of this event, whether or not there was a record just before it."""
@@ -206,12 +206,12 @@ class Ownership:
         if assignment is None or not assignment.opened:
             return
         if end.offset() < (assignment.offsets.next_offset or 0):
-            self.doubt_topics()  # it may be another log
+            self._made_anew.look_soon()  # it may be another log
         assignment.offsets.end_at(end.offset())
 
-    def doubt_topics(self) -> None:
+    def look_at_topics(self) -> None:
         """Has it looked soon whether the topics are still those that are tracked."""
-        self._topic_ids.look_until(self._clock.monotonic())
+        self._made_anew.look_soon()
 
     def note_first(self, assignment: Assignment, offset: int) -> None:
         """Before its first record is received: learns up to where an owner that died may have started records."""
@@ -241,63 +241,8 @@ class Ownership:
         if known_below is None or end >= known_below:
             return None
         log.error("records are gone from the end of a log", topic=key[0], partition=key[1], end=end, read=known_below)
-        self.doubt_topics()
-        return self._begin_anew(old, committed=offset)
-
-    def _begin_anew(self, old: Assignment, *, committed: int | None) -> Assignment:
-        """Tracks a partition as if it had just been assigned without a commit."""
-        key = (old.topic, old.partition)
-        self.remade_count += 1
-        self.commits.forget(key)
-        self._epoch += 1
-        assignment = self.assignments[key] = Assignment(
-            topic=old.topic,
-            partition=old.partition,
-            tier=old.tier,
-            retry_delay_seconds=old.retry_delay_seconds,
-            credit=old.credit,
-            epoch=self._epoch,
-            now=self._clock.monotonic(),
-            committed=committed,
-            metadata=CommitMetadata(released=True),  # by this worker
-            now_ms=self._clock.wall_ms(),
-            bounds=self._bounds,
-        )
-        assignment.opened = True
-        return assignment
-
-    def _follow_topics(self) -> None:
-        """Begins partitions anew whose topic is no longer the one that is tracked: nothing in it was read, and what is
-        known of its offsets speaks of another's."""
-        if self._topic_ids.changes == self._changes_seen and not self.is_opening and not self._has_unidentified():
-            return
-        known_until, self._changes_seen = self._topic_ids.known_until, self._topic_ids.changes
-        for old in list(self.assignments.values()):
-            topic_id = self._topic_ids.id_of(old.topic)
-            if not old.opened or topic_id is None or topic_id == old.topic_id:
-                continue
-            if old.topic_id is None:
-                if known_until >= old.assigned_at:
-                    old.topic_id = topic_id
-                continue
-            log.error(
-                "the topic was deleted and made anew; reading it from its first record",
-                topic=old.topic,
-                partition=old.partition,
-                read=old.offsets.next_offset,
-            )
-            assignment = self._begin_anew(old, committed=None)
-            assignment.topic_id = topic_id
-            # A former owner may have run some of it as the old one's, of which its commits do not count.
-            assignment.begin_doubt(self._clock.wall_ms())
-            # Some of the new one may have been read already, and taken for the old one's.
-            assignment.reread_below = old.reread_below = old.offsets.next_offset or 0
-            old.void_from_ms = self._topic_ids.changed_after_ms(old.topic) - CLOCK_ERROR_MS
-            self._drop_withheld(old)
-            self._to_seek.add((old.topic, old.partition))
-
-    def _has_unidentified(self) -> bool:
-        return any(assignment.topic_id is None for assignment in self.assignments.values())
+        self._made_anew.look_soon()
+        return self._made_anew.begin(old, committed=offset)
 
     def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
         """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
@@ -311,20 +256,6 @@ class Ownership:
             or pending >= PENDING_RECORDS_MAX // share
         )
 
-    def _seek(self, now: float) -> None:
-        if now < self._seek_at:
-            return
-        for key in sorted(self._to_seek):
-            offset = self.assignments[key].offsets.next_offset
-            try:
-                # Nothing received and no commit known: the first record.
-                self.consumer.seek(TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset))
-                self._to_seek.remove(key)
-            except KafkaException as error:
-                # While a rebalance goes on the client has not begun to read its new partitions.
-                self._seek_at = now + ASK_AGAIN_SECONDS
-                log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
-
     def _heed_notices(self, now: float) -> None:
         while self.heard:
             notice, age_seconds = self.heard.popleft()
@@ -336,7 +267,7 @@ class Ownership:
             next_offset = assignment.offsets.next_offset
             assignment.heed(notice, now)
             if assignment.offsets.next_offset != next_offset:
-                self._to_seek.add(key)  # its former owner had come further
+                self._seeks.add(key)  # its former owner had come further
 
     def _open_assignments(self, now: float) -> None:
         if all(assignment.opened for assignment in self.assignments.values()):
@@ -355,7 +286,7 @@ class Ownership:
             if (heard_until >= assignment.assigned_at and identified) or overdue:
                 assignment.opened = True
                 assignment.claims.is_urgent = True  # its first commit, which starts wait for
-                self._changes_seen = -1
+                self._made_anew.compare_all()
                 if heard_until < assignment.assigned_at:
                     log.warning(
                         "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
@@ -373,12 +304,14 @@ class Ownership:
             # The client assigns them itself then, unpaused and from wherever it likes.
             for partition in partitions:
                 key = (partition.topic, partition.partition)
-                (self._to_seek if key in self.assignments else self._unknown).add(key)
+                if key in self.assignments:
+                    self._seeks.add(key)
+                else:
+                    self._unknown.add(key)
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
         self.assigned_once = True
-        self._epoch += 1
         if not partitions:
             return
         committed = self._committed_of(partitions)
@@ -415,7 +348,6 @@ class Ownership:
             tier=source.tier,
             retry_delay_seconds=source.retry_delay_seconds,
             credit=source.credit,
-            epoch=self._epoch,
             now=now,
             committed=offset,
             metadata=metadata,
@@ -458,7 +390,7 @@ class Ownership:
             key = (partition.topic, partition.partition)
             self._own(partition)
             self._unknown.remove(key)
-            self._to_seek.add(key)
+            self._seeks.add(key)
             self.consumer.pause([TopicPartition(*key)])
             self._paused.add(key)
 
@@ -492,7 +424,7 @@ class Ownership:
             if assignment is None:
                 continue
             self._paused.discard(key)
-            self._to_seek.discard(key)
+            self._seeks.discard(key)
             self.commits.forget(key)
             assignment.lost = lost
             assignment.drain_done(self._clock.monotonic())
@@ -502,7 +434,14 @@ class Ownership:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))
         if not lost:
-            lost = not self._say_last(last, handed_over)
+            lost = not publish_last_words(
+                last,
+                handed_over,
+                commits=self.commits,
+                consumer=self.consumer,
+                clock=self._clock,
+                peers=self._peers,
+            )
         for over in handed_over:
             over.assignment.lost = lost
             self._forget(over.assignment)
@@ -510,58 +449,6 @@ class Ownership:
                 self._hand_over(over)
         if handed_over:
             log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
-
-    def _say_last(self, last: dict[PartitionKey, tuple[int, str]], handed_over: list[HandedOver]) -> bool:
-        """Commits, and says on the coordination topic what its next owner must find there: what the broker refused of
-        the commit, and what runs on. The latter is in the commit as well, but an earlier owner may have said of the
-        same offsets that it gave them back, and only the order of the notices tells which holds.
-
-        False: the partitions turn out to have been lost before, so nothing that is known here counts.
-        """
-        refused = self.commits.commit_last(self.consumer, self._clock, last) if last else {}
-        if refused is None:
-            return False
-        topic_ids = {
-            (over.assignment.topic, over.assignment.partition): over.assignment.topic_id for over in handed_over
-        }
-        notices = [
-            self._notice(NoticeKind.LAST_COMMIT, key, topic_id=topic_ids[key], committed=commit[0], metadata=commit[1])
-            for key, commit in refused.items()
-        ]
-        notices += [
-            self._notice(
-                NoticeKind.RUNNING,
-                (over.assignment.topic, over.assignment.partition),
-                list(over.running),
-                topic_id=over.assignment.topic_id,
-            )
-            for over in handed_over
-            if over.running
-        ]
-        if notices and not self._peers.tell(notices):
-            log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
-        return True
-
-    def _notice(
-        self,
-        kind: NoticeKind,
-        key: PartitionKey,
-        offsets: list[int] | None = None,
-        *,
-        topic_id: int | None,
-        committed: int | None = None,
-        metadata: str | None = None,
-    ) -> Notice:
-        return Notice(
-            kind=kind,
-            worker=self._peers.worker_id,
-            topic=key[0],
-            partition=key[1],
-            offsets=offsets or [],
-            committed=committed,
-            metadata=metadata,
-            topic_id=topic_id,
-        )
 
 
 def _named(partitions: list[TopicPartition]) -> list[str]:

@@ -79,7 +79,6 @@ class Assignment:
         "credit",
         "done",
         "doubt",
-        "epoch",
         "finished_since",
         "last_owner_died",
         "lost",
@@ -105,7 +104,6 @@ class Assignment:
         tier: Tier,
         retry_delay_seconds: int,
         credit: Credit,
-        epoch: int,
         now: float,
         committed: int | None,
         metadata: CommitMetadata = NOTHING,
@@ -118,7 +116,6 @@ class Assignment:
         self.tier = tier
         self.retry_delay_seconds = retry_delay_seconds
         self.credit = credit
-        self.epoch = epoch
         self.assigned_at = now
         self.opened = False
         self.topic_id = metadata.topic_id

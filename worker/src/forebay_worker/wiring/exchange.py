@@ -17,7 +17,7 @@ from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.execution.executor import Executor
 from forebay_worker.intake.early_control import Heard
 from forebay_worker.intake.intake import Intake
-from forebay_worker.intake.partitions import HandedOver
+from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.request.controls import RECENT_MS
 from forebay_worker.request.work import Work
