@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -52,3 +53,9 @@ class Arrivals:
         work.prompt_tokens, work.output_tokens = prediction.prompt_tokens, prediction.output_tokens
         work.output_tokens_min = prediction.output_tokens_min
         work.cost_seconds = self._gate.cost_seconds(work.prompt_tokens, work.output_tokens)
+
+
+def comes_again(work: Work) -> bool:
+    """Whether it is read once more, since its topic was made anew at about the time when it was written."""
+    void_from_ms = work.assignment.void_from_ms
+    return void_from_ms < math.inf and bool(work.record.timestamp()[1] >= void_from_ms)

@@ -16,9 +16,10 @@ from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, TierTimes
 from forebay_worker.bounds import BOUNDS, Bounds
-from forebay_worker.dispatch.arrivals import Arrivals
+from forebay_worker.dispatch.arrivals import Arrivals, comes_again
 from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.breaker import BreakerState
+from forebay_worker.dispatch.careful_starts import CarefulStarts
 from forebay_worker.dispatch.charging import Charging
 from forebay_worker.dispatch.control_desk import ControlDesk
 from forebay_worker.dispatch.deadlines import Deadlines
@@ -125,6 +126,15 @@ class Dispatcher:
             reporter=reporter,
             predicts=predictor is not None,
         )
+        self._careful = CarefulStarts(
+            suspects=self.suspects,
+            named_starts=self.named_starts,
+            slots=self.slots,
+            deadlines=self._deadlines,
+            breaker=self.breaker,
+            clock=clock,
+            tracing=tracing,
+        )
         self._charging = Charging(
             failures=self.failures,
             gate=gate,
@@ -159,7 +169,7 @@ class Dispatcher:
         for work in batch:
             if not work.assignment.claims.is_open:
                 continue  # the partition was given up on the way here: its new owner sees to the request
-            if _comes_again(work):
+            if comes_again(work):
                 continue
             end = self._arrivals.ending(work, now, now_ms)
             if end is None:
@@ -195,7 +205,7 @@ class Dispatcher:
         work: Work | None
         while True:
             now = self._clock.monotonic()
-            work = self._take_careful(now)
+            work = self._careful.take(now, is_stopping=self.stopping, is_recovering=self._is_recovering)
             if work is None:
                 work = self._pop(now)
                 if work is None:
@@ -211,52 +221,6 @@ class Dispatcher:
                     continue
             self._start(work, now)
             return work
-
-    def _take_careful(self, now: float) -> Work | None:
-        """A request that waited for a commit before its start, claimed; or the suspect whose turn it is."""
-        if self.suspects.is_idle and not self.named_starts:
-            return None
-        if self.stopping:
-            for work in self.named_starts.take_all():
-                self._let_go_held(work)
-            self.suspects.stop(now)
-            return None
-        if self._is_recovering(now):
-            return None
-        # What was allowed when they were claimed need not be any more.
-        while self.slots.blocked_by(now, len(self.running), self.slots.memory_without(self.named_starts)) is None:
-            held = self.named_starts.take(now)
-            if held is None:
-                break
-            if not held.assignment.claims.is_open or _comes_again(held):
-                self._let_go_held(held)
-                continue
-            self.slots.vacate(held)
-            if not self._deadlines.expire(held, self._clock.wall_ms()):
-                return held
-        in_flight = len(self.running) + len(self.named_starts)
-        suspect = self.suspects.step(now, in_flight=in_flight, may_start=lambda: self._could_start(now))
-        if suspect is None:
-            return None
-        claims = suspect.assignment.claims
-        is_to_run = claims.is_open and not _comes_again(suspect)
-        if is_to_run and not self._deadlines.expire(suspect, self._clock.wall_ms()):
-            log.warning("a request that was running at two crashes runs alone", request_id=suspect.request_id)
-            return suspect
-        self.suspects.let_go(suspect, now)
-        if not is_to_run:
-            claims.release(suspect.offset)
-            self._tracing.let_go(suspect)
-        return None
-
-    def _let_go_held(self, work: Work) -> None:
-        self.slots.vacate(work)
-        work.assignment.claims.release(work.offset)
-        self._tracing.let_go(work)
-
-    def _could_start(self, now: float) -> bool:
-        """Whether a request could start if none were running."""
-        return self.breaker.state is BreakerState.CLOSED and self.slots.blocked_by(now, 0, 0) is None
 
     def _pop(self, now: float) -> Work | None:
         """The most urgent request that may start now, not claimed."""
@@ -283,7 +247,7 @@ class Dispatcher:
         if not work.assignment.claims.claim(work.offset):
             self._tracing.let_go(work)
             return False
-        if _comes_again(work):
+        if comes_again(work):
             work.assignment.claims.release(work.offset)
             self._tracing.let_go(work)
             return False
@@ -437,9 +401,3 @@ class Dispatcher:
             succeeded=answer is not None,
         )
         return now
-
-
-def _comes_again(work: Work) -> bool:
-    """Whether it is read once more, since its topic was made anew at about the time when it was written."""
-    void_from_ms = work.assignment.void_from_ms
-    return void_from_ms < math.inf and bool(work.record.timestamp()[1] >= void_from_ms)
