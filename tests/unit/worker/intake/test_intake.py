@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.headers import EXPEDITED_TIER, NO_HISTORY
 from forebay_schemas.contract.offsets_metadata import NOTHING, CommitMetadata, encode_metadata
@@ -24,13 +23,6 @@ from simulated.ports import NOW_MS, Key, MemoryRecord, ScriptedConsumer
 from simulated.works import envelope
 
 BROKEN = KafkaError(KafkaError._TRANSPORT)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Tracebacks in colour take longer than the tests."""
-    with capture_logs():
-        yield
 
 
 # The main path

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata, runs_of
@@ -21,12 +19,6 @@ from simulated.ports import Key
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
 REFUSED = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 REBALANCING = KafkaError(KafkaError.ILLEGAL_GENERATION)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with capture_logs():
-        yield
 
 
 def says(kind: NoticeKind, *offsets: int) -> Notice:

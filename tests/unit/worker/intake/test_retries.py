@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
@@ -20,12 +17,6 @@ SHORT, LONG = POOL.retry(TIER, 1), POOL.retry(TIER, 30)
 S0, L0 = (SHORT, 0), (LONG, 0)
 EARLY_SECONDS = 0.0005
 """Epoch milliseconds are whole: half of one is no promise."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with capture_logs():
-        yield
 
 
 def retry_bay(*keys: Key) -> Bay:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.errors import EnvelopeError, EnvelopeTooLargeError
@@ -21,12 +20,6 @@ from simulated.works import POOL
 
 SCHEMA_ID = 7
 CODEC = AvroCodec(schema_id=SCHEMA_ID)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with capture_logs():
-        yield
 
 
 class Registry:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.intake.partitions import IDENTIFY_SECONDS_MAX
 from simulated.bay import P0, TOPIC, Bay
 from simulated.ports import NOW_MS
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with capture_logs():
-        yield
 
 
 def bay_assigned(*offsets: int, committed: int | None = None, of_topic: int | None = None, now_is: int = 1) -> Bay:
