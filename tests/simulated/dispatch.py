@@ -1,0 +1,120 @@
+"""A dispatcher with a real reporter over a producer in memory, step by step. No threads, no I/O."""
+
+from __future__ import annotations
+
+import math
+
+from forebay_schemas.contract.headers import read_history
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TierTimes
+from forebay_worker.answers.verdict import reason_of_status
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.telemetry.stats import Stats
+from simulated.ports import ManualClock, MemoryProducer
+from simulated.works import POOL, make_assignment, make_work
+
+
+def status_failure(status: int, *, retryable: bool = True) -> Failure:
+    return Failure(
+        reason=reason_of_status(status), error=f"HTTP {status}: SECRET", http_status=status, retryable=retryable
+    )
+
+
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+ANSWER = Answer(body={"ok": True})
+BUFFER_BYTES = 3 * 1_000_000
+
+
+class Stage:
+    """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end."""
+
+    def __init__(
+        self,
+        *,
+        limit: int = 4,
+        buffer_bytes_max: int = BUFFER_BYTES,
+        retries_max: int = 0,
+        tier_times: TierTimes = DEFAULT_TIER_TIMES,
+    ) -> None:
+        self.clock = ManualClock()
+        self.producer = MemoryProducer()
+        self.stats = Stats()
+        self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats)
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
+            predictor=None,
+            lanes=Lanes(order=LaneOrder.FIFO),
+            overload=OverloadLadder(),
+            read_signals=lambda _: (None, None),
+            reporter=self.reporter,
+            stats=self.stats,
+            buffer_bytes_max=buffer_bytes_max,
+            retries_max=retries_max,
+            tier_times=tier_times,
+        )
+
+    def accept(self, *works: Work) -> None:
+        self.dispatcher.accept(list(works))
+
+    def limited_by(self) -> str | None:
+        limitation = self.dispatcher.limited_by(self.clock.monotonic())
+        return None if limitation is None else limitation.signal
+
+    def take_all(self) -> list[Work]:
+        taken = []
+        while (work := self.dispatcher.take()) is not None:
+            taken.append(work)
+        return taken
+
+    def take(self) -> Work:
+        work = self.dispatcher.take()
+        assert work is not None
+        return work
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Lets time pass with a tick each second, as the loop's are never far apart."""
+        while seconds > 1.0:
+            self.clock.advance(1.0)
+            self.dispatcher.tick()
+            seconds -= 1.0
+        self.clock.advance(seconds)
+        self.dispatcher.tick()
+        self.reporter.delivery.poll()
+
+    def results(self) -> list[Result]:
+        """What was reported and delivered, in order."""
+        self.reporter.delivery.poll()
+        return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
+
+    def outcomes(self) -> list[tuple[str, str]]:
+        return [(result.request_id, result.reason) for result in self.results()]
+
+    def retries(self) -> list[tuple[str, int]]:
+        """What was sent to retry topics and delivered, in order: the topic, and the attempt asked for."""
+        self.reporter.delivery.poll()
+        return [
+            (str(record.topic()), read_history(record.headers()).attempt)
+            for record in self.producer.delivered
+            if record.topic() in POOL.retries
+        ]
+
+
+def works(count: int, *, assignment: Assignment | None = None, first: int = 0, ttl_ms: int = 60_000) -> list[Work]:
+    assignment = assignment or make_assignment()
+    return [make_work(assignment, offset=first + number, ttl_ms=ttl_ms) for number in range(count)]
+
+
+# What becomes of a failure that is charged
+
+
+FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500")
