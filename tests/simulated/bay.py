@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from confluent_kafka import KafkaError
+
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
@@ -28,6 +30,7 @@ TIER = Tier.MID
 TOPIC = POOL.requests(TIER)
 P0, P1 = (TOPIC, 0), (TOPIC, 1)
 MANY_BYTES = 1 << 40
+BROKEN = KafkaError(KafkaError._TRANSPORT)
 
 
 class ManualCredit(Credit):
@@ -212,3 +215,7 @@ def said_by(offset: int, text: str | None) -> CommitMetadata | None:
     """What a commit says, but for its times."""
     metadata = decode_metadata(offset, text)
     return None if metadata is None else replace(metadata, outcomes_since_ms=None, owned_since_ms=None)
+
+
+def explode(*_: object, **__: object) -> None:
+    raise RuntimeError("odd")
