@@ -1,14 +1,10 @@
-"""The coordination topic: what is passed on, when all that was said until a moment has been heard, and what is said."""
+"""The coordination topic: what is passed on, when all is heard that was said until a moment, and what is said."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
-from structlog.testing import capture_logs
 
 from forebay_schemas.contract.control import Control, ControlAction, encode_control
 from forebay_schemas.contract.coordination import (
@@ -18,172 +14,14 @@ from forebay_schemas.contract.coordination import (
     Notice,
     NoticeKind,
     encode_capacity,
-    encode_notice,
 )
 from forebay_worker.coordination import follower as coordination_module
 from forebay_worker.coordination.follower import (
     BATCH_RECORDS_MAX,
     LOOK_BACK_MS,
     NO_ROOM_SECONDS,
-    RECOVERED_SECONDS,
-    Coordination,
 )
-from forebay_worker.request.work import Record
-from simulated.ports import ManualClock, MemoryRecord, MemoryTopics, PartitionAnswer
-from simulated.works import POOL
-
-TOPIC, CONTROL = POOL.coordination, POOL.control
-Key = tuple[str, int]
-RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
-TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with capture_logs():
-        yield
-
-
-class MemoryTopic:
-    """A topic in memory, the control topic beside it, and one follower of both, with the interface of confluent-kafka's
-    Consumer."""
-
-    def __init__(self, *, clock: ManualClock, partitions: int) -> None:
-        self.logs: dict[Key, list[MemoryRecord | None]] = {(TOPIC, number): [] for number in range(partitions)}
-        self.logs[CONTROL, 0] = []
-        self.failing: deque[Exception] = deque()
-        self.poll_failing: deque[Exception | KafkaError] = deque()
-        self.partition_error: KafkaError | None = None
-        self.metadata_asked = 0
-        self.closed = False
-        self.batch_max = 1_000
-        self._clock = clock
-        self._positions: dict[Key, int] | None = None
-
-    def append(self, notice: Notice | bytes | None, *, partition: int = 0, topic: str = TOPIC) -> None:
-        log = self.logs[topic, partition]
-        log.append(
-            MemoryRecord(
-                topic_name=topic,
-                partition_number=partition,
-                offset_number=len(log),
-                value_bytes=encode_notice(notice) if isinstance(notice, Notice) else notice,
-                timestamp_ms=self._clock.wall_ms(),
-            )
-        )
-
-    def assign(self, partitions: list[TopicPartition]) -> None:
-        assert [(each.topic, each.partition) for each in partitions] == list(self.logs)
-        assert all(each.offset >= 0 for each in partitions)
-        self._positions = {(each.topic, each.partition): each.offset for each in partitions}
-
-    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        self._ask(timeout)
-        found = []
-        for each in partitions:
-            log = self.logs[each.topic, each.partition]
-            offset = next((one.offset() for one in log if one is not None and one.timestamp()[1] >= each.offset), -1)
-            found.append(PartitionAnswer(each.topic, each.partition, offset, error=self.partition_error))
-        return found  # type: ignore[return-value] # only confluent-kafka can set the error of its own
-
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        self._ask(timeout)
-        return 0, len(self.logs[partition.topic, partition.partition])
-
-    def list_topics(self, topic: str, timeout: float) -> None:
-        assert timeout > 0
-        self.metadata_asked += topic == TOPIC
-
-    def poll(self, timeout: float) -> MemoryRecord | None:
-        record = self._next()
-        if record is None:
-            self._clock.advance(timeout)
-        return record
-
-    def _next(self) -> MemoryRecord | None:
-        assert self._positions is not None, "polled before it was assigned"
-        for (topic, partition), log in self.logs.items():
-            position = self._positions[topic, partition]
-            if position < len(log):
-                self._positions[topic, partition] += 1
-                failing = self.poll_failing.popleft() if self.poll_failing else None
-                if isinstance(failing, Exception):
-                    raise failing
-                if failing is not None:
-                    return MemoryRecord(topic_name=topic, partition_number=partition, failure=failing)
-                if log[position] is not None:
-                    return log[position]
-                end = KafkaError(KafkaError._PARTITION_EOF)
-                return MemoryRecord(
-                    topic_name=topic, partition_number=partition, offset_number=position + 1, failure=end
-                )
-        return None
-
-    def consume(self, num_messages: int, timeout: float) -> list[Record]:
-        assert timeout == 0, "consume with a timeout waits for all of it"
-        records: list[Record] = []
-        while len(records) < min(num_messages, self.batch_max) and (record := self._next()) is not None:
-            records.append(record)
-        return records
-
-    def close(self) -> None:
-        self.closed = True
-
-    def _ask(self, timeout: float) -> None:
-        assert timeout > 0
-        if self.failing:
-            raise self.failing.popleft()
-
-
-class Post:
-    """A coordination over a topic in memory; ``heard`` are the notices it passed on."""
-
-    def __init__(self, *, partitions: int = 1) -> None:
-        self.clock = ManualClock()
-        self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
-        self.topics = MemoryTopics()
-        self.heard: list[Notice] = []
-        self.batches: list[list[tuple[Control, int]]] = []
-        self.has_room = True
-        self.capacities: list[tuple[Capacity, float]] = []
-        self.sent: list[tuple[Notice, Callable[[bool], None]]] = []
-        self.coordination = Coordination(
-            consumer=self.topic,
-            topic=TOPIC,
-            control_topic=CONTROL,
-            partitions={TOPIC: partitions, CONTROL: 1},
-            worker_id="w-1",
-            clock=self.clock,
-            topic_ids=self.topics,
-            hear=lambda notice, _: self.heard.append(notice),
-            hear_controls=self.batches.append,
-            has_room=lambda: self.has_room,
-            hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
-            send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
-            explain=lambda error, topic: f"{topic}: {error.name()}",
-        )
-
-    def step(self, count: int = 1) -> None:
-        for _ in range(count):
-            self.coordination.step()
-
-    @property
-    def controls(self) -> list[tuple[Control, int]]:
-        return [each for batch in self.batches for each in batch]
-
-    def offsets(self) -> list[int]:
-        """Those that the heard notices speak of."""
-        return [offset for notice in self.heard for offset in notice.offsets]
-
-    def has_heard_until(self, moment: float) -> bool:
-        return self.coordination.heard_until >= moment
-
-
-def says(kind: NoticeKind, *offsets: int) -> Notice:
-    return Notice(kind=kind, worker="other", topic="t", partition=0, offsets=list(offsets))
-
-
-# What is passed on
+from simulated.post import CONTROL, FINISHED, RELEASED, RUNNING, TOPIC, Post, says
 
 
 def test_every_notice_is_passed_on_once_in_order() -> None:
@@ -378,93 +216,6 @@ def test_it_is_known_when_something_was_last_heard_that_is_waited_for_and_what_c
     assert post.coordination.heard_at == heard_at + 1.0, "all that was waited for had been heard"
 
 
-# What fails is tried again
-
-
-@pytest.mark.parametrize("failures", [1, 2, 3])
-def test_it_begins_where_it_should_although_asking_fails_first(failures: int) -> None:
-    post = Post()
-    post.topic.append(says(FINISHED, 0))
-    post.topic.failing.extend([TIMED_OUT] * failures)
-    moment = post.clock.monotonic()
-    post.coordination.listen_until(moment)
-    post.step(failures)
-    assert not post.has_heard_until(moment)
-    assert post.topic.metadata_asked == failures, "the leader may be another one now"
-    post.step(3)
-    assert post.has_heard_until(moment)
-    assert post.offsets() == [0]
-
-
-def test_a_partition_that_cannot_say_where_to_begin_is_asked_again() -> None:
-    """Beginning at its end would pass over what was said just before."""
-    post = Post()
-    post.topic.append(says(FINISHED, 0))
-    post.topic.partition_error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)
-    post.step(2)
-    post.topic.partition_error = None
-    post.step(3)
-    assert post.offsets() == [0]
-
-
-def test_an_end_that_cannot_be_asked_for_is_asked_for_again() -> None:
-    post = Post()
-    post.step()
-    post.topic.append(says(FINISHED, 0))
-    moment = post.clock.monotonic()
-    post.coordination.listen_until(moment)
-    post.topic.failing.append(TIMED_OUT)
-    post.step()
-    assert not post.has_heard_until(moment)
-    post.step(3)
-    assert post.has_heard_until(moment)
-    assert post.offsets() == [0]
-
-
-@pytest.mark.parametrize(
-    "failing",
-    [
-        TIMED_OUT,
-        SystemError("returned a result with an exception set"),
-        KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED),
-        KafkaError(KafkaError._TRANSPORT),
-    ],
-    ids=["an exception of the client", "an odd exception", "an error event", "a broken connection"],
-)
-def test_a_notice_that_the_client_frees_unseen_is_read_again_and_no_other_twice(
-    failing: Exception | KafkaError,
-) -> None:
-    post = Post(partitions=2)
-    post.step()
-    post.topic.append(says(FINISHED, 0))
-    post.step()
-    moment = post.clock.monotonic()
-    post.coordination.listen_until(moment)
-    for offset in (1, 2):
-        post.topic.append(says(FINISHED, offset))
-    post.topic.poll_failing.append(failing)
-    post.step()
-    assert not post.has_heard_until(moment)
-    post.step(5)
-    assert post.offsets() == [0, 1, 2]
-    assert post.has_heard_until(moment)
-
-
-def test_an_error_that_repeats_does_not_turn_hot() -> None:
-    post = Post()
-    post.topic.failing.extend([TIMED_OUT] * 1_000)
-    began = post.clock.monotonic()
-    post.step(10)
-    assert post.clock.monotonic() - began >= 1.0
-    assert post.coordination.heartbeat >= began, "it is alive all the same"
-
-
-def test_closing_closes_the_client() -> None:
-    post = Post()
-    post.coordination.close()
-    assert post.topic.closed
-
-
 # What is said
 
 
@@ -531,42 +282,3 @@ def _capacity(sequence: int) -> Capacity:
         draining=False,
         sequence=sequence,
     )
-
-
-def test_a_topic_that_may_not_be_read_is_named_until_it_may_and_logged_once_a_while() -> None:
-    post = Post()
-    post.step()
-    assert post.coordination.troubles == []
-    denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with capture_logs() as logs:
-        for _ in range(40):
-            post.coordination.listen_until(post.clock.monotonic())
-            post.topic.failing.append(KafkaException(denied))
-            post.step()
-            if post.coordination.troubles:
-                break
-            post.clock.advance(0.2)
-    assert post.coordination.troubles == [f"coordination: {TOPIC}: TOPIC_AUTHORIZATION_FAILED"]
-    assert len(logs) == 1
-    post.clock.advance(RECOVERED_SECONDS + 0.1)
-    post.step()
-    assert post.coordination.troubles == []
-
-
-def test_a_topic_made_anew_is_read_from_its_first_record() -> None:
-    post = Post()
-    post.topics.learn(CONTROL, 1)
-    for number in range(3):
-        control = Control(action=ControlAction.CANCEL, request_id=f"old-{number}", at=0, by="t")
-        post.topic.append(encode_control(control), topic=CONTROL)
-    post.step(4)
-    assert len(post.controls) == 3
-    post.topic.logs[CONTROL, 0].clear()
-    post.topic.append(
-        encode_control(Control(action=ControlAction.CANCEL, request_id="new", at=0, by="t")), topic=CONTROL
-    )
-    post.step(2)
-    assert len(post.controls) == 3
-    post.topics.learn(CONTROL, 2)
-    post.step(2)
-    assert [control.request_id for control, _ in post.controls[3:]] == ["new"]
