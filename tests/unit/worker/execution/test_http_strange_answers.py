@@ -1,106 +1,41 @@
-"""Forms of answers that engines, gateways and strangers send, over real HTTP, and what is right for each."""
+"""Strange forms of answers that are answers all the same, over real HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
-import zlib
 from typing import Any
 
-import msgspec
 import pytest
 
-from forebay_schemas.contract.reasons import Reason
 from forebay_worker.request.work import Answer, Failure
-from harness.http_backends import asking, outcome_of
-from harness.raw_engine import AnswerRaw, RawRequest, chunk, chunked, response, written
+from harness.http_backends import asking
+from harness.raw_engine import RawRequest, chunk, chunked, response, written
+from harness.strange_answers import (
+    AZURE_NOTE,
+    BAD,
+    CHAT,
+    CHAT_BODY,
+    DONE,
+    LLAMA,
+    MESSAGE,
+    OLLAMA,
+    STOP,
+    TGI,
+    UNAVAILABLE,
+    A,
+    B,
+    body_of,
+    encoded,
+    event,
+    outcome,
+    packed_pieces,
+    piece,
+    raw,
+    raw_deflate,
+    said,
+)
 from simulated.works import make_work
-
-BAD, ERROR, UNAVAILABLE = Reason.BACKEND_BAD_RESPONSE, Reason.BACKEND_ERROR, Reason.BACKEND_UNAVAILABLE
-REJECTED, OVERLOADED = Reason.BACKEND_REJECTED, Reason.BACKEND_OVERLOADED
-# Paths of APIs that are not OpenAI's.
-NATIVE = {
-    "messages": "/v1/messages",
-    "generate": "/api/generate",
-    "generate_stream": "/generate_stream",
-    "llama": "/completion",
-    "gemini": "/v1beta/models/m:streamGenerateContent",
-}
-
-
-def encoded(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else msgspec.json.encode(value)
-
-
-def event(value: Any, *, name: str = "") -> bytes:
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + encoded(value) + b"\n\n"
-
-
-def piece(delta: Any = None, finish_reason: str | None = None, **beside: Any) -> bytes:
-    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish_reason, **beside}
-    return event({"id": "c", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": [choice]})
-
-
-def said(finish_reason: str | None, message: str, delta: str | None = None) -> bytes:
-    """A chunk that says the message so far, beside its delta or without."""
-    whole: dict[str, Any] = {"index": 0, "finish_reason": finish_reason, "message": {"content": message}}
-    if delta is not None:
-        whole["delta"] = {"content": delta}
-    return event({"id": "c", "created": 7, "choices": [whole]})
-
-
-A, B, STOP, DONE = piece({"content": "a"}), piece({"content": "b"}), piece({}, "stop"), event(b"[DONE]")
-CHAT: dict[str, Any] = {"choices": [{"index": 0, "message": {"content": "ab"}, "finish_reason": "stop"}]}
-CHAT_BODY = encoded(CHAT)
-AZURE_NOTE = {
-    "id": "",
-    "object": "",
-    "created": 0,
-    "model": "",
-    "choices": [
-        {"index": 0, "finish_reason": None, "content_filter_results": {}, "content_filter_offsets": {"end": 9}}
-    ],
-}
-MESSAGE = [
-    event({"type": "message_start", "message": {"id": "m"}}, name="message_start"),
-    event({"type": "ping"}, name="ping"),
-    event({"type": "content_block_delta", "delta": {"text": "a"}}, name="content_block_delta"),
-    event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, name="message_delta"),
-    event({"type": "message_stop"}, name="message_stop"),
-]
-OLLAMA = [encoded({"response": "a", "done": False}) + b"\n", encoded({"response": "", "done": True}) + b"\n"]
-TGI = [event({"token": {"text": "a"}, "generated_text": None}), event({"token": {}, "generated_text": "a"})]
-LLAMA = [event({"content": "a", "stop": False}), event({"content": "", "stop": True})]
-RPC_ERROR = {"error": {"code": 503, "message": "no capacity", "status": "UNAVAILABLE"}}
-
-
-def packed_pieces(*pieces: bytes) -> list[bytes]:
-    packer = zlib.compressobj(wbits=31)
-    return [packer.compress(each) + packer.flush(zlib.Z_SYNC_FLUSH) for each in pieces]
-
-
-def raw(*headers: bytes, body: bytes = CHAT_BODY, status: bytes = b"HTTP/1.1 200 OK") -> bytes:
-    return b"\r\n".join([status, *headers, b"", b""]) + body
-
-
-def raw_deflate(data: bytes) -> bytes:
-    packer = zlib.compressobj(wbits=-15)
-    return packer.compress(data) + packer.flush()
-
-
-def outcome(answer: AnswerRaw, *, biz_type: str = "chat_completion") -> Answer | Failure:
-    async def scenario() -> Answer | Failure:
-        options = {"grace_seconds": 0.1}
-        async with asking(answer, options=options, biz_paths=NATIVE, backend_timeout_seconds=5) as (backend, _):
-            return await outcome_of(backend, biz_type=biz_type)
-
-    return asyncio.run(scenario())
-
-
-def body_of(answered: Answer | Failure) -> Any:
-    assert isinstance(answered, Answer), answered
-    return msgspec.json.decode(answered.body)
-
 
 COMPLETED: dict[str, bytes] = {
     # On the wire
@@ -209,240 +144,6 @@ def test_stop_in_each_chunk_ends_nothing_however_slowly_they_come() -> None:
         writer.write(chunk(DONE) + chunk(b""))
 
     assert body_of(outcome(slowly))["choices"][0]["message"]["content"] == "abc"
-
-
-FAILED: dict[str, tuple[str, bytes, Reason, int | None, bool, str]] = {
-    # What is no HTTP, or packed in a way that was not asked for: as a connection that broke off
-    "plain, and said to be gzip": (
-        "chat_completion",
-        response(CHAT_BODY, headers={"content-encoding": "gzip"}),
-        BAD,
-        None,
-        True,
-        "not in its content-encoding: gzip",
-    ),
-    "Brotli": ("chat_completion", response(b"\x0b\x02", headers={"content-encoding": "br"}), BAD, None, True, "(br)"),
-    "gzip in Brotli": (
-        "chat_completion",
-        response(b"\x0b\x02", headers={"content-encoding": "gzip, br"}),
-        BAD,
-        None,
-        False,
-        "content-encoding: gzip, br",
-    ),
-    "an error that is not as packed as it says": (
-        "chat_completion",
-        response(b"too long", status=400, headers={"content-encoding": "gzip"}),
-        REJECTED,
-        400,
-        False,
-        "HTTP 400",
-    ),
-    "HTTP/2": ("chat_completion", b"\0\0\x12\x04\0\0\0\0\0\0\x03\0\0\0\x64", BAD, None, True, "no HTTP"),
-    "TLS": ("chat_completion", b"\x15\x03\x01\0\x02\x02\x46", BAD, None, True, "no HTTP"),
-    "SSH": ("chat_completion", b"SSH-2.0-OpenSSH_9\r\n", BAD, None, True, "no HTTP"),
-    "two lengths": (
-        "chat_completion",
-        raw(b"content-length: 5", b"content-length: 9"),
-        BAD,
-        None,
-        True,
-        "no HTTP: Duplicate Content-Length",
-    ),
-    "a length and chunks": (
-        "chat_completion",
-        raw(b"content-length: 5", b"transfer-encoding: chunked"),
-        BAD,
-        None,
-        True,
-        "no HTTP",
-    ),
-    "a chunk without a size": ("chat_completion", raw(b"transfer-encoding: chunked"), BAD, None, True, "no HTTP"),
-    "status 1000": ("chat_completion", raw(status=b"HTTP/1.1 1000 X"), BAD, None, True, "no HTTP"),
-    "a header of 1 MB": ("chat_completion", raw(b"x: " + b"a" * 1_000_000), BAD, None, True, "no HTTP"),
-    "headers without end": ("chat_completion", raw(*[b"x: y"] * 10_000), BAD, None, True, "Too many headers"),
-    "another protocol": (
-        "chat_completion",
-        raw(b"upgrade: websocket", b"connection: upgrade", status=b"HTTP/1.1 101 Switching Protocols"),
-        BAD,
-        101,
-        False,
-        "HTTP 101",
-    ),
-    # Bytes
-    "UTF-16": ("chat_completion", response(CHAT_BODY.decode().encode("utf-16")), BAD, None, False, "no JSON"),
-    "JSON in a text": ("chat_completion", response(encoded(CHAT_BODY.decode())), BAD, None, False, "no object"),
-    "a number beyond all in usage": (
-        "chat_completion",
-        response(CHAT_BODY[:-1] + b', "usage": {"prompt_tokens": 1e999}}'),
-        BAD,
-        None,
-        False,
-        "no JSON",
-    ),
-    # Errors in dialects
-    "Anthropic's overload": (
-        "messages",
-        chunked(*MESSAGE[:2], event({"type": "error", "error": {"type": "overloaded_error"}}, name="error")),
-        UNAVAILABLE,
-        529,
-        True,
-        "overloaded_error",
-    ),
-    "Anthropic's rate": (
-        "chat_completion",
-        response(encoded({"type": "error", "error": {"type": "rate_limit_error", "message": "slow"}})),
-        OVERLOADED,
-        429,
-        True,
-        "slow",
-    ),
-    "OpenAI's quota": (
-        "chat_completion",
-        response(encoded({"error": {"type": "insufficient_quota", "code": "insufficient_quota", "message": "pay"}})),
-        OVERLOADED,
-        429,
-        True,
-        "pay",
-    ),
-    "OpenAI's key": (
-        "chat_completion",
-        response(encoded({"error": {"type": "invalid_request_error", "code": "invalid_api_key", "message": "who?"}})),
-        REJECTED,
-        401,
-        False,
-        "who?",
-    ),
-    "problem details": (
-        "chat_completion",
-        response(encoded({"type": "about:blank", "title": "Too Many Requests", "status": 429})),
-        OVERLOADED,
-        429,
-        True,
-        "Too Many Requests",
-    ),
-    "Azure's gateway": (
-        "chat_completion",
-        response(encoded({"statusCode": 429, "message": "Try again in 9 seconds."})),
-        OVERLOADED,
-        429,
-        True,
-        "Try again",
-    ),
-    "an embedding server's": (
-        "embedding",
-        response(encoded({"message": "Model is overloaded", "code": 429, "type": "Overloaded"})),
-        OVERLOADED,
-        429,
-        True,
-        "Model is overloaded",
-    ),
-    "MiniMax": (
-        "chat_completion",
-        chunked(event({"choices": None, "base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}})),
-        BAD,
-        None,
-        False,
-        "insufficient balance",
-    ),
-    "DashScope": (
-        "chat_completion",
-        chunked(b'id:1\nevent:error\n:HTTP_STATUS/400\ndata:{"code":"InvalidParameter","message":"bad n"}\n\n'),
-        BAD,
-        None,
-        False,
-        "bad n",
-    ),
-    "Groq, stopped early": (
-        "chat_completion",
-        chunked(
-            A,
-            event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "x_groq": {"error": "capacity"}}),
-            DONE,
-        ),
-        BAD,
-        None,
-        False,
-        "capacity",
-    ),
-    "Google's, last of an array": (
-        "gemini",
-        response(encoded([{"candidates": []}, RPC_ERROR])),
-        UNAVAILABLE,
-        503,
-        True,
-        "no capacity",
-    ),
-    "Google's, a word for a code": (
-        "chat_completion",
-        response(encoded({"error": {"status": "RESOURCE_EXHAUSTED", "message": "m"}})),
-        OVERLOADED,
-        429,
-        True,
-        "m",
-    ),
-    "Cloudflare's": (
-        "generate",
-        response(encoded({"result": None, "success": False, "errors": [{"code": 7009, "message": "upstream"}]})),
-        BAD,
-        None,
-        False,
-        "upstream",
-    ),
-    # Answers that are none
-    "an embedding of NaN": (
-        "embedding",
-        response(encoded({"data": [{"embedding": [0.1]}, {"embedding": [None, None]}]})),
-        BAD,
-        None,
-        False,
-        "null for a number",
-    ),
-    "a line that is not the last": (
-        "generate",
-        response(OLLAMA[0]),
-        BAD,
-        None,
-        True,
-        "done: false",
-    ),
-    "a message that its deltas are not": (
-        "chat_completion",
-        chunked(A, B, said("stop", "another"), DONE),
-        BAD,
-        None,
-        False,
-        "not what its deltas amount to",
-    ),
-    "a message that begins anew": (
-        "chat_completion",
-        chunked(said(None, "ab"), said("stop", "cd"), DONE),
-        BAD,
-        None,
-        False,
-        "does not go on",
-    ),
-    "words of a proxy within a stream": (
-        "chat_completion",
-        chunked(A, b"data: upstream connect error or disconnect/reset before headers\n\n"),
-        BAD,
-        None,
-        False,
-        "upstream connect error",
-    ),
-}
-
-
-@pytest.mark.parametrize(("biz_type", "answer", "reason", "status", "of_backend", "words"), FAILED.values(), ids=FAILED)
-def test_a_form_that_is_none(
-    biz_type: str, answer: bytes, reason: Reason, status: int | None, of_backend: bool, words: str
-) -> None:
-    failure = outcome(written(answer, then_close=True), biz_type=biz_type)
-    assert isinstance(failure, Failure), failure
-    assert (failure.reason, failure.http_status, failure.of_backend) == (reason, status, of_backend)
-    assert failure.may_retry is (reason is not REJECTED)
-    assert words in failure.error
-    failure.error.encode()  # it goes into a record
 
 
 @pytest.mark.parametrize(
