@@ -1,0 +1,147 @@
+"""A worker's parts that /status tells of, without threads and I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.tier_shares import TierShares
+from forebay_worker.ops.status import (
+    breaker_status,
+    limitation,
+    limitation_of,
+    pacing_status,
+    running_status,
+    shown,
+    tiers_status,
+)
+from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.policies.slo_aimd import SloAimd
+from forebay_worker.pacing.prediction import Predictor
+from forebay_worker.request.work import Answer, Failure
+from forebay_worker.telemetry.stats import Stats
+from simulated.ports import ManualClock, MemoryProducer
+from simulated.works import POOL, make_assignment, make_work
+
+TARGET_SECONDS = 0.05
+LIMIT = 20
+MIB = 1024 * 1024
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+
+
+class Desk:
+    """A dispatcher with a limit of 20, of which four are for high alone while high is about."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.stats = Stats()
+        self.reporter = Reporter(
+            producer=MemoryProducer(), pool=POOL, worker_id="w", clock=self.clock, stats=self.stats
+        )
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            gate=Gate(
+                policy=SloAimd(
+                    limit_min=LIMIT, limit_start=LIMIT, limit_max=LIMIT, token_seconds_target=TARGET_SECONDS
+                ),
+                prefill_seconds_max=1_000.0,
+            ),
+            predictor=Predictor(),
+            lanes=Lanes(shares=TierShares(minimum={Tier.MID: 0.0, Tier.LOW: 0.0}, reserve=0.2)),
+            overload=OverloadLadder(),
+            read_signals=lambda _: (None, None),
+            reporter=self.reporter,
+            stats=self.stats,
+            buffer_bytes_max=300_000_000,
+            retries_max=0,
+        )
+        self._offset = 0
+        self.sharing: dict[str, Any] = {"workers": []}
+        self.differing: list[dict[str, str]] = []
+
+    def accept(self, tier: Tier, count: int) -> None:
+        assignment = make_assignment(tier)
+        for _ in range(count):
+            self._offset += 1
+            self.dispatcher.accept([make_work(assignment, offset=self._offset, ttl_ms=3_600_000)])
+
+    def start(self) -> None:
+        while self.dispatcher.take() is not None:
+            pass
+
+    def answer_all(self, *, after_seconds: float, output_tokens: int = 100) -> None:
+        self.clock.advance(after_seconds)
+        for work in list(self.dispatcher.running.values()):
+            self.dispatcher.answered(work, Answer(body={}, prompt_tokens=10, output_tokens=output_tokens))
+        self.reporter.delivery.poll()
+
+    def limits(self) -> dict[Tier, str | None]:
+        found = {tier: limitation_of(self.dispatcher, tier, self.clock.monotonic()) for tier in TIERS}
+        return {tier: None if each is None else each.signal for tier, each in found.items()}
+
+    def limitation(self) -> Limitation | None:
+        return limitation(self.dispatcher, self.clock.monotonic())
+
+    def tiers(self) -> dict[Tier, dict[str, Any]]:
+        now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
+        return tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms)
+
+    def document(self) -> dict[str, Any]:
+        """As the worker makes it, read back as a client does."""
+        now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
+        found = self.limitation()
+        document = {
+            "worker": "w-1",
+            "pool": "test",
+            "state": "working",
+            "backend": "http",
+            "limited_by": shown(found),
+            "share_requests": LIMIT,
+            "limit_requests": LIMIT,
+            "sharing": self.sharing,
+            "tier_times": {"ttl_ms": {}, "wait_ms": {}, "differing": self.differing},
+            "in_flight_requests": len(self.dispatcher.running),
+            "in_flight_bytes": self.dispatcher.slots.memory_bytes,
+            "in_flight_bytes_max": 256 * MIB,
+            "pacing": pacing_status(self.dispatcher.gate, policy="slo_aimd", now=now),
+            "signals": {
+                "engine": {
+                    "state": "stale",
+                    "source": "http://engine/metrics",
+                    "age_seconds": 7.5,
+                    "error": "HTTP 503",
+                    "values": {"running_requests": 3.0, "kv_used_share": None},
+                },
+                "gpu": {"state": "off", "source": None, "age_seconds": None, "error": None, "values": {}},
+            },
+            "breaker": breaker_status(self.dispatcher),
+            "overload": self.dispatcher.shedder.ladder.status(),
+            "undelivered_records": 0,
+            "clock": {"skew_ms": 1500},
+            "tiers": tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms),
+            "intakes": {
+                "high": {"looked_for": [], "troubles": ["high: no broker"]},
+                "mid": {"looked_for": ["forebay.qwen.requests.mid/3"], "troubles": []},
+            },
+            "running": running_status(self.dispatcher, now=now, now_ms=now_ms),
+        }
+        read: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
+        return read
+
+
+def fail_all(desk: Desk, failure: Failure) -> None:
+    desk.accept(Tier.HIGH, LIMIT)
+    desk.start()
+    for work in list(desk.dispatcher.running.values()):
+        desk.dispatcher.failed(work, failure)
+
+
+def http_failure(status: int, reason: Reason) -> Failure:
+    return Failure(reason=reason, error=f"HTTP {status}: MY-PRIVATE-PROMPT", http_status=status)
