@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from confluent_kafka import KafkaError
 
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
-from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
+from forebay_schemas.contract.coordination import Notice, NoticeKind
+from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.formats.avro_process import ForeignReader
 from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas, SchemaSource
@@ -30,7 +31,9 @@ TIER = Tier.MID
 TOPIC = POOL.requests(TIER)
 P0, P1 = (TOPIC, 0), (TOPIC, 1)
 MANY_BYTES = 1 << 40
+RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
 BROKEN = KafkaError(KafkaError._TRANSPORT)
+REFUSED = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 class ManualCredit(Credit):
@@ -219,3 +222,30 @@ def said_by(offset: int, text: str | None) -> CommitMetadata | None:
 
 def explode(*_: object, **__: object) -> None:
     raise RuntimeError("odd")
+
+
+def says(kind: NoticeKind, *offsets: int) -> Notice:
+    """What another worker says of partition 0."""
+    return Notice(kind=kind, worker="other", topic=TOPIC, partition=0, offsets=list(offsets))
+
+
+def last_commit(committed: int, metadata: CommitMetadata) -> Notice:
+    return Notice(
+        kind=NoticeKind.LAST_COMMIT,
+        worker="other",
+        topic=TOPIC,
+        partition=0,
+        committed=committed,
+        metadata=encode_metadata(committed, metadata),
+    )
+
+
+def bay_before_assignment(
+    *, committed: int = 0, metadata: CommitMetadata, records: int = 5, bounds: Bounds = BOUNDS
+) -> Bay:
+    """A bay that is about to be assigned a partition with this commit."""
+    bay = Bay(bounds=bounds)
+    bay.fill(P0, *range(records))
+    bay.consumer.committed_by_group[P0] = (committed, encode_metadata(committed, metadata))
+    bay.consumer.assign(P0)
+    return bay
