@@ -1,0 +1,126 @@
+"""A dispatcher and a reporter whose spans a test reads. No threads, no I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from forebay_schemas.contract.headers import TRACEPARENT
+from forebay_schemas.contract.reasons import Reason
+from forebay_schemas.contract.trace_context import TraceContext
+from forebay_schemas.runtime.otel_context import RootDecisions
+from forebay_schemas.runtime.tracing import Traces
+from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.overload import OverloadLadder
+from forebay_worker.lanes.lanes import Lanes
+from forebay_worker.lanes.order import LaneOrder
+from forebay_worker.outcome.reporter import Reporter
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.telemetry.spans import Spans
+from forebay_worker.telemetry.stats import Stats
+from simulated.ports import NOW_MS, ManualClock, MemoryProducer
+from simulated.works import POOL
+
+PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
+WITHIN: list[tuple[str, bytes | None]] = [(TRACEPARENT, str(PARENT).encode())]
+ANSWER = Answer(body={"ok": True}, prompt_tokens=7, output_tokens=9)
+FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret", http_status=500)
+CHARGED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret")
+"""Without a status that others might get, too: it counts at once."""
+
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+
+
+class Stage:
+    """A dispatcher and a reporter that a tracer hears. One retry is allowed."""
+
+    def __init__(
+        self,
+        *,
+        provider: TracerProvider | None = None,
+        decisions: RootDecisions | None = None,
+        backend_url: str | None = "http://engine:8000",
+    ) -> None:
+        self.clock = ManualClock()
+        self.producer = MemoryProducer()
+        self.exporter = InMemorySpanExporter()
+        provider = provider or TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        traces = Traces(provider, is_ours=True, decisions=decisions)
+        self.tracing = Spans(traces, clock=self.clock, pool=POOL, backend_url=backend_url)
+        stats = Stats()
+        self.reporter = Reporter(
+            producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=stats, tracing=self.tracing
+        )
+        self.dispatcher = Dispatcher(
+            clock=self.clock,
+            gate=Gate(policy=FixedLimit(limit_requests=4), prefill_seconds_max=math.inf),
+            predictor=None,
+            lanes=Lanes(order=LaneOrder.FIFO),
+            overload=OverloadLadder(),
+            read_signals=lambda _: (None, None),
+            reporter=self.reporter,
+            stats=stats,
+            buffer_bytes_max=3_000_000,
+            retries_max=1,
+            tracing=self.tracing,
+        )
+
+    def accept(self, work: Work) -> Work:
+        self.dispatcher.accept([work])
+        return work
+
+    def take(self, seconds: float = 0.0) -> Work:
+        self.clock.advance(seconds)
+        work = self.dispatcher.take()
+        assert work is not None
+        return work
+
+    def deliver(self, seconds: float = 0.0) -> None:
+        self.clock.advance(seconds)
+        self.reporter.delivery.poll()
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        return self.exporter.get_finished_spans()
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name.startswith(name)]
+
+    def one(self, name: str) -> ReadableSpan:
+        [span] = self.named(name)
+        return span
+
+
+def seconds(span: ReadableSpan) -> tuple[float, float]:
+    """Start and end, from when the clock stood at its start."""
+    assert span.start_time is not None
+    assert span.end_time is not None
+    begin = NOW_MS * 1_000_000
+    return round((span.start_time - begin) / 1e9, 6), round((span.end_time - begin) / 1e9, 6)
+
+
+def attributes(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+def status(span: ReadableSpan) -> tuple[str, bool]:
+    """What became of a request, and whether that counts as an error."""
+    return attributes(span)["forebay.status"], span.status.status_code is trace.StatusCode.ERROR
+
+
+def span_id(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.span_id:016x}"
+
+
+def headers(record: Any) -> dict[str, Any]:
+    return dict(record.headers() or [])
