@@ -1,122 +1,22 @@
-"""What a plan computes: waits against closed forms, engines against deadlines, and all of it against a run of the
-worker's own dispatch before a simulated engine, in virtual time."""
+"""What a plan computes, and the command `forebay plan`."""
 
 from __future__ import annotations
 
 import json
-import math
-import random
-import statistics
 from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks.pacing.lanes_front import make_lanes_front
-from benchmarks.pacing.virtual import Run, run
-from benchmarks.pacing.workloads import Arrival, physics
 from typer.testing import CliRunner
 
 from forebay_producer.cli.app import app
 from forebay_producer.cli.plan import _loads
 from forebay_producer.planning.demand import Demand, Load, Service
 from forebay_producer.planning.plan import make_plan, shown_seconds
-from forebay_producer.planning.waits import DAY_SECONDS, Flow, all_busy, floods, waits
+from forebay_producer.planning.waits import DAY_SECONDS
 from forebay_schemas.contract.calibration import VERSION, Calibration, Recommendation
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes, tier_times
 from forebay_schemas.errors import UsageError
-from forebay_worker.pacing.policies.fixed import FixedLimit
-
-# --- waits
-
-
-@pytest.mark.parametrize(
-    ("places", "erlangs", "share"),
-    [
-        (1, 0.5, 0.5),  # with one place it is busy as long as its load says
-        (2, 1.0, 1 / 3),
-        (5, 4.0, 0.5541),  # the usual tables
-        (10, 8.0, 0.4092),
-        (4, 4.0, 1.0),
-        (4, 9.0, 1.0),
-        (4, 0.0, 0.0),
-    ],
-)
-def test_how_often_all_places_are_taken(places: int, erlangs: float, share: float) -> None:
-    assert all_busy(places, erlangs) == pytest.approx(share, abs=1e-4)
-
-
-def test_thousands_of_places_are_no_trouble() -> None:
-    assert 0 < all_busy(5000, 4900.0) < 0.5
-
-
-@pytest.mark.parametrize(("places", "erlangs"), [(5, 4.9), (200, 180.0), (5000, 4900.0), (5000, 100.0)])
-def test_what_is_left_out_of_the_long_sum_does_not_show(places: int, erlangs: float) -> None:
-    inverse = 1.0
-    for taken in range(1, places + 1):
-        inverse = min(1 + inverse * taken / erlangs, 1e300)
-    whole = 1 / inverse / (1 - erlangs / places * (1 - 1 / inverse))
-    assert all_busy(places, erlangs) == pytest.approx(whole, rel=1e-9, abs=1e-15)
-
-
-def test_a_hundred_million_places_take_no_time() -> None:
-    assert 0 < all_busy(100_000_000, 99_990_000.0) < 1
-    assert all_busy(100_000_000, 50_000_000.0) == 0
-
-
-@pytest.mark.parametrize(
-    ("service_cv", "mean"),
-    [(1.0, 1.0), (0.0, 0.5)],  # M/M/1 and M/D/1 with half the load and a second of service
-)
-def test_the_wait_with_one_place_is_the_textbook_s(service_cv: float, mean: float) -> None:
-    [wait] = waits(places=1, service_seconds=1.0, service_cv=service_cv, per_second=[0.5])
-    assert wait is not None
-    assert wait.mean_seconds == pytest.approx(mean)
-
-
-def test_higher_tiers_wait_less_and_all_together_as_long_as_without_tiers() -> None:
-    rates = [1.0, 2.0, 4.0]
-    found = waits(places=10, service_seconds=1.2, service_cv=1.0, per_second=rates)
-    means = [wait.mean_seconds for wait in found if wait is not None]
-    assert means == sorted(means)
-    [together] = waits(places=10, service_seconds=1.2, service_cv=1.0, per_second=[sum(rates)])
-    assert together is not None
-    mixed = sum(rate * mean for rate, mean in zip(rates, means, strict=True)) / sum(rates)
-    assert mixed == pytest.approx(together.mean_seconds)
-
-
-def test_a_tier_that_is_more_than_can_be_done_has_no_wait_by_chance() -> None:
-    found = waits(places=10, service_seconds=1.0, service_cv=1.0, per_second=[5.0, 6.0])
-    assert found[0] is not None
-    assert found[1] is None
-
-
-def test_a_flood_is_drained_by_what_is_left_after_it() -> None:
-    # 10/s for 1,000 s where 6/s are done leave 4,000; at 2/s afterwards 4/s are left for them.
-    flow = Flow(peak_per_second=10.0, peak_seconds=1000.0, rest_per_second=2.0)
-    found = floods({Tier.LOW: flow}, done_per_second=6.0)[Tier.LOW]
-    assert found.backlog_requests == pytest.approx(4000, rel=0.01)
-    assert found.drained_seconds == pytest.approx(1000, rel=0.05)
-    assert found.wait_seconds == pytest.approx(4000 / 6, rel=0.02)
-
-
-def test_higher_tiers_pass_a_flood_and_lower_ones_pay_for_it() -> None:
-    flows = {
-        Tier.HIGH: Flow(peak_per_second=4.0, peak_seconds=600.0, rest_per_second=1.0),
-        Tier.LOW: Flow(peak_per_second=4.0, peak_seconds=600.0, rest_per_second=1.0),
-    }
-    found = floods(flows, done_per_second=5.0)
-    assert found[Tier.HIGH].wait_seconds == pytest.approx(0.0, abs=1.0)
-    assert found[Tier.LOW].backlog_requests == pytest.approx(1800, rel=0.01)
-
-
-def test_more_than_a_day_s_work_is_never_drained() -> None:
-    flow = Flow(peak_per_second=2.0, peak_seconds=0.0, rest_per_second=2.0)
-    found = floods({Tier.LOW: flow}, done_per_second=1.0)[Tier.LOW]
-    assert found.drained_seconds is None
-    assert math.isinf(found.wait_seconds)
-
-
-# --- plans
 
 SERVICE = Service(seconds=4.0, limit_requests=40, cv=0.5)  # ten a second
 
@@ -334,93 +234,6 @@ def test_an_engine_that_nothing_is_known_of_cannot_be_planned_for(tmp_path: Path
         done = CliRunner().invoke(app, ["plan", "--rate", "high=5", *words])
         assert done.exit_code == 2
         assert says in done.output
-
-
-# --- against what comes true
-
-ENGINE = physics()
-PROMPT_TOKENS, OUTPUT_TOKENS, LIMIT = 1000, 100, 40
-PEAK_SECONDS, ALL_SECONDS = 60.0, 150.0
-SEEDS = (1,)
-RATES = {Tier.HIGH: (3.0, 1.0), Tier.MID: (3.0, 1.0), Tier.LOW: (8.0, 2.0)}
-"""At the peak, and afterwards."""
-
-
-def engine_service() -> Service:
-    """As a calibration finds it: a request among `LIMIT` takes its own steps, and the prompts of all others."""
-    steps = OUTPUT_TOKENS * ENGINE.a_seconds
-    own = OUTPUT_TOKENS * ENGINE.b_seconds + PROMPT_TOKENS * ENGINE.c_seconds
-    return Service(seconds=steps + own * LIMIT, limit_requests=LIMIT, cv=0.1)
-
-
-def played(seed: int) -> Run:
-    chance = random.Random(seed)
-    arrivals: list[Arrival] = []
-    for tier, (peak, rest) in RATES.items():
-        now = 0.0
-        while (now := now + chance.expovariate(peak if now < PEAK_SECONDS else rest)) < ALL_SECONDS:
-            arrivals.append(
-                Arrival(
-                    at_seconds=now,
-                    tier=tier,
-                    prompt_tokens=PROMPT_TOKENS,
-                    output_tokens=OUTPUT_TOKENS,
-                    deadline_seconds=now + 3600.0,
-                    hint_max_tokens=OUTPUT_TOKENS,
-                    biz_type="chat_completion",
-                    row=len(arrivals),
-                )
-            )
-    arrivals.sort(key=lambda arrival: arrival.at_seconds)
-    return run(
-        arrivals,
-        physics=ENGINE,
-        make_front=lambda engine, ledger, clock: make_lanes_front(
-            engine, ledger, clock, policy=FixedLimit(limit_requests=LIMIT)
-        ),
-        seed=seed,
-    )
-
-
-def test_backlog_drain_and_waits_come_true_in_a_simulated_run() -> None:
-    service = engine_service()
-    flows = {
-        tier: Flow(peak_per_second=p, peak_seconds=PEAK_SECONDS, rest_per_second=r) for tier, (p, r) in RATES.items()
-    }
-    flood = floods(flows, done_per_second=service.per_second)
-    predicted = waits(
-        places=LIMIT,
-        service_seconds=service.seconds,
-        service_cv=service.cv,
-        per_second=[RATES[tier][0] for tier in TIERS],
-        is_flooded=True,
-    )
-    backlogs: list[float] = []
-    drains: list[float] = []
-    waited: dict[Tier, list[float]] = {tier: [] for tier in TIERS}
-    for seed in SEEDS:
-        found = played(seed)
-        ledger = found.ledger
-        assert not ledger.dropped
-        backlogs.append(max(sample.waiting for sample in found.samples))
-        drained = next(s.at_seconds for s in found.samples if s.at_seconds > PEAK_SECONDS and s.waiting <= 2)
-        drains.append(drained - PEAK_SECONDS)
-        for tier, seconds in waited.items():
-            seconds += [
-                ledger.started_at[key] - one.at_seconds
-                for key, one in enumerate(ledger.offered)
-                if one.tier is tier and 10 < one.at_seconds < PEAK_SECONDS
-            ]
-    drain, longest = flood[Tier.LOW].drained_seconds, flood[Tier.LOW].wait_seconds
-    assert drain is not None
-    assert statistics.fmean(backlogs) == pytest.approx(flood[Tier.LOW].backlog_requests, rel=0.35)
-    assert statistics.fmean(drains) == pytest.approx(drain, rel=0.5)
-    assert max(waited[Tier.LOW]) == pytest.approx(longest, rel=0.6)
-    assert predicted[0] is not None
-    assert predicted[1] is not None
-    # Some tenths of a second, by formulas for places that do not slow each other down.
-    assert statistics.fmean(waited[Tier.HIGH]) <= predicted[0].mean_seconds + 0.5
-    assert statistics.fmean(waited[Tier.MID]) <= 3 * predicted[1].mean_seconds + 0.5
 
 
 GOOD: dict[str, str] = {"--rate": "high=5", "--service-seconds": "1", "--limit": "10"}
