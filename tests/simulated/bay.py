@@ -24,7 +24,8 @@ from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.work import Work
-from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics, ScriptedConsumer
+from simulated.consumer import ScriptedConsumer
+from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics
 from simulated.works import POOL, envelope
 
 TIER = Tier.MID

@@ -11,7 +11,8 @@ from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_met
 from forebay_worker.intake.commits import COMMIT_SECONDS
 from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
 from simulated.bay import BROKEN, P0, P1, Bay, bay_with, explode, said_by
-from simulated.ports import Key, ScriptedConsumer
+from simulated.consumer import ScriptedConsumer
+from simulated.ports import Key
 
 
 def test_a_revoked_partition_is_committed_at_once_and_then_left_alone() -> None:
