@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.pacing.engine import Engine, Ledger, VirtualClock
 from benchmarks.pacing.fronts import FifoFront, NoBuffer
 from benchmarks.pacing.lanes_front import make_lanes_front
-from benchmarks.pacing.virtual import Engine, Front, Ledger, MakeFront, VirtualClock
+from benchmarks.pacing.virtual import Front, MakeFront
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policies.gpu_target import GpuTarget

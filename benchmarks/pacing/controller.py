@@ -6,8 +6,9 @@ import random
 import time
 from dataclasses import dataclass
 
+from benchmarks.pacing.engine import Ledger, VirtualClock
 from benchmarks.pacing.lanes_front import make_lanes_front
-from benchmarks.pacing.virtual import TICK_SECONDS, Ledger, VirtualClock
+from benchmarks.pacing.virtual import TICK_SECONDS
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.settings import WorkerSettings

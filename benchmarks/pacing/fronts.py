@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from benchmarks.pacing.virtual import CONNECTION_LOST, TOO_LONG, Engine, Ledger
+from benchmarks.pacing.engine import CONNECTION_LOST, TOO_LONG, Engine, Ledger
 from benchmarks.pacing.workloads import Arrival
 from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
 

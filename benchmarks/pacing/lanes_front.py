@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from benchmarks.pacing.virtual import CONNECTION_LOST, TOO_LONG, TOO_MANY, Engine, Ledger, VirtualClock
+from benchmarks.pacing.engine import CONNECTION_LOST, TOO_LONG, TOO_MANY, Engine, Ledger, VirtualClock
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.envelope import Request
 from forebay_schemas.contract.headers import read_history

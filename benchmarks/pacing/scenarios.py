@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
+from benchmarks.pacing.engine import Fault
 from benchmarks.pacing.scores import percentile
-from benchmarks.pacing.virtual import Fault, Run
+from benchmarks.pacing.virtual import Run
 from benchmarks.pacing.workloads import Arrival, Hint, hint_max_tokens, work_seconds
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_schemas.contract.tiers import Tier

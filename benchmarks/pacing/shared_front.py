@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks.pacing.engine import Engine, Ledger, VirtualClock
 from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
-from benchmarks.pacing.virtual import Engine, Ledger, MakeFront, VirtualClock
+from benchmarks.pacing.virtual import MakeFront
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
 from forebay_worker.coordination.slot_sharing import Sharer

@@ -6,8 +6,9 @@ from statistics import mean
 
 import pytest
 from benchmarks.pacing.contestants import POLICIES
+from benchmarks.pacing.engine import Engine, Ledger, VirtualClock
 from benchmarks.pacing.shared_front import Scale, SharedFront
-from benchmarks.pacing.virtual import Engine, Ledger, Run, VirtualClock, run
+from benchmarks.pacing.virtual import Run, run
 from benchmarks.pacing.workloads import Arrival
 
 from forebay_sandbox.engine.physics import EnginePhysics

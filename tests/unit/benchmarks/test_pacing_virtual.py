@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.pacing.engine import OVERLOADED, Engine, Fault, Ledger, VirtualClock
 from benchmarks.pacing.fronts import FifoFront, NoBuffer
 from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
 from benchmarks.pacing.scenarios import SLOW, pulse, steady, sustained_per_second
 from benchmarks.pacing.scores import score
-from benchmarks.pacing.virtual import OVERLOADED, Engine, Fault, Ledger, MakeFront, Run, VirtualClock, run
+from benchmarks.pacing.virtual import MakeFront, Run, run
 from benchmarks.pacing.workloads import Arrival, alone_seconds, physics, work_seconds
 
 from forebay_sandbox.engine.physics import EnginePhysics
