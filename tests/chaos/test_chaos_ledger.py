@@ -6,35 +6,29 @@ import dataclasses
 
 import pytest
 
-from chaos.drawn import _NOTHING, _TOPIC, _causes, _execution, _letter, _life, _outcome, _record
-from chaos.facts import (
-    End,
-    Execution,
-    SeenCommit,
-    Trouble,
-    Window,
-)
+from chaos.drawn import NOTHING, TOPIC, causes_of, execution, letter, life, outcome, record
+from chaos.facts import End, Execution, SeenCommit, Trouble, Window
 from chaos.ledger import Cause, make_ledger
 
 
 def test_an_accepted_request_without_an_outcome_is_lost() -> None:
-    facts = dataclasses.replace(_NOTHING, accepted=frozenset({"a", "b"}))
+    facts = dataclasses.replace(NOTHING, accepted=frozenset({"a", "b"}))
     assert make_ledger(facts).lost == ("b",)
 
 
 def test_junk_without_a_dead_letter_is_lost() -> None:
     facts = dataclasses.replace(
-        _NOTHING, undecodable=frozenset({"junk-1", "junk-2"}), letters=(_letter("junk-2", reason="undecodable"),)
+        NOTHING, undecodable=frozenset({"junk-1", "junk-2"}), letters=(letter("junk-2", reason="undecodable"),)
     )
     assert make_ledger(facts).lost == ("junk-1",)
 
 
 def test_a_repetition_for_no_reason_is_unexplained() -> None:
-    assert _causes(executions=(_execution("w1", 1_000, 2_000), _execution("w2", 3_000, 4_000))) == [Cause.UNEXPLAINED]
+    assert causes_of(executions=(execution("w1", 1_000, 2_000), execution("w2", 3_000, 4_000))) == [Cause.UNEXPLAINED]
 
 
 def test_a_repetition_on_the_same_worker_is_unexplained() -> None:
-    assert _causes(executions=(_execution("w1", 1_000, 2_000), _execution("w1", 1_500, 2_500))) == [Cause.UNEXPLAINED]
+    assert causes_of(executions=(execution("w1", 1_000, 2_000), execution("w1", 1_500, 2_500))) == [Cause.UNEXPLAINED]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +40,9 @@ def test_a_repetition_on_the_same_worker_is_unexplained() -> None:
     ],
 )
 def test_a_kill_explains_what_ran_or_was_not_committed_then(killed_ms: int, cause: Cause) -> None:
-    lives = (_life("w1", end=End.KILLED, signalled_ms=killed_ms), _life("w2", slot=2))
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
-    assert _causes(lives=lives, executions=executions) == [cause]
+    lives = (life("w1", end=End.KILLED, signalled_ms=killed_ms), life("w2", slot=2))
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 20_000, 21_000))
+    assert causes_of(lives=lives, executions=executions) == [cause]
 
 
 @pytest.mark.parametrize(
@@ -62,112 +56,112 @@ def test_a_kill_explains_what_ran_or_was_not_committed_then(killed_ms: int, caus
 def test_a_kill_does_not_explain_that_what_has_its_outcome_runs_again(
     outcome_ms: int, cut_off: bool, cause: Cause
 ) -> None:
-    lives = (_life("w1", end=End.KILLED, signalled_ms=2_900), _life("w2", slot=2))
+    lives = (life("w1", end=End.KILLED, signalled_ms=2_900), life("w2", slot=2))
     windows = (Window(trouble=Trouble.LINK, slots=frozenset({2}), start_ms=9_000, end_ms=19_000),) if cut_off else ()
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
-    causes = _causes(lives=lives, windows=windows, executions=executions, outcomes=(_outcome(at_ms=outcome_ms),))
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 20_000, 21_000))
+    causes = causes_of(lives=lives, windows=windows, executions=executions, outcomes=(outcome(at_ms=outcome_ms),))
     assert causes == [cause]
 
 
 def test_nothing_explains_the_repetition_of_what_was_committed() -> None:
-    lives = (_life("w1", end=End.KILLED, signalled_ms=2_900), _life("w2", slot=2))
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
-    beyond = {(_TOPIC, 0): [SeenCommit(at_ms=2_500, offset=0, finished=((0, 1),))]}
-    assert _causes(lives=lives, executions=executions, commits=beyond) == [Cause.UNEXPLAINED]
-    below = {(_TOPIC, 0): [SeenCommit(at_ms=2_500, offset=1, finished=())]}
-    assert _causes(lives=lives, executions=executions, commits=below) == [Cause.UNEXPLAINED]
+    lives = (life("w1", end=End.KILLED, signalled_ms=2_900), life("w2", slot=2))
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 20_000, 21_000))
+    beyond = {(TOPIC, 0): [SeenCommit(at_ms=2_500, offset=0, finished=((0, 1),))]}
+    assert causes_of(lives=lives, executions=executions, commits=beyond) == [Cause.UNEXPLAINED]
+    below = {(TOPIC, 0): [SeenCommit(at_ms=2_500, offset=1, finished=())]}
+    assert causes_of(lives=lives, executions=executions, commits=below) == [Cause.UNEXPLAINED]
 
 
 @pytest.mark.parametrize(("seconds", "cause"), [(12, Cause.CUT_OFF), (4, Cause.SINCE_LAST_COMMIT)])
 def test_a_worker_that_was_silent_beyond_its_session_was_cut_off(seconds: int, cause: Cause) -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({1}), start_ms=1_500, end_ms=1_500 + seconds * 1_000)
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 14_000, 15_000))
-    assert _causes(windows=(window,), executions=executions) == [cause]
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 14_000, 15_000))
+    assert causes_of(windows=(window,), executions=executions) == [cause]
 
 
 def test_a_worker_that_goes_on_may_not_know_at_once_what_it_lost() -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({1}), start_ms=1_500, end_ms=13_500)
-    executions = (_execution("w1", 13_550, 15_000), _execution("w2", 14_000, 15_000))
-    assert _causes(windows=(window,), executions=executions) == [Cause.CUT_OFF]
+    executions = (execution("w1", 13_550, 15_000), execution("w2", 14_000, 15_000))
+    assert causes_of(windows=(window,), executions=executions) == [Cause.CUT_OFF]
 
 
 @pytest.mark.parametrize(("started_ms", "cause"), [(13_510, Cause.CUT_OFF), (14_600, Cause.UNEXPLAINED)])
 def test_a_worker_that_goes_on_sends_what_it_had_in_hand_and_nothing_else(started_ms: int, cause: Cause) -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=13_500)
-    executions = (_execution("w1", 11_000, 12_000), _execution("w2", started_ms, started_ms + 50))
-    assert _causes(windows=(window,), executions=executions) == [cause]
+    executions = (execution("w1", 11_000, 12_000), execution("w2", started_ms, started_ms + 50))
+    assert causes_of(windows=(window,), executions=executions) == [cause]
 
 
 def test_the_trouble_of_another_slot_explains_nothing() -> None:
     window = Window(trouble=Trouble.STOPPED, slots=frozenset({2}), start_ms=1_500, end_ms=14_000)
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 15_000, 16_000))
-    assert _causes(windows=(window,), executions=executions) == [Cause.UNEXPLAINED]
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 15_000, 16_000))
+    assert causes_of(windows=(window,), executions=executions) == [Cause.UNEXPLAINED]
 
 
 def test_a_commit_may_wait_for_another_member_that_died() -> None:
     lives = (
-        _life("w1", end=End.KILLED, signalled_ms=9_000),
-        _life("w2", slot=2),
-        _life("w3", slot=3, end=End.KILLED, signalled_ms=1_500),
+        life("w1", end=End.KILLED, signalled_ms=9_000),
+        life("w2", slot=2),
+        life("w3", slot=3, end=End.KILLED, signalled_ms=1_500),
     )
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 20_000, 21_000))
-    assert _causes(lives=lives, executions=executions) == [Cause.SINCE_LAST_COMMIT]
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 20_000, 21_000))
+    assert causes_of(lives=lives, executions=executions) == [Cause.SINCE_LAST_COMMIT]
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        _execution("w1", 1_000, 1_000, outcome="refused", fault="status"),
-        _execution("w1", 1_000, 1_000, outcome="failed", fault="cut"),
-        _execution("w1", 1_000, 9_000, outcome="disconnected", fault="hang"),
-        _execution("w1", 1_000, 2_000, outcome="failed"),
+        execution("w1", 1_000, 1_000, outcome="refused", fault="status"),
+        execution("w1", 1_000, 1_000, outcome="failed", fault="cut"),
+        execution("w1", 1_000, 9_000, outcome="disconnected", fault="hang"),
+        execution("w1", 1_000, 2_000, outcome="failed"),
     ],
 )
 def test_what_the_engine_did_not_run_is_no_execution(first: Execution) -> None:
-    assert _causes(executions=(first, _execution("w2", 10_000, 11_000))) == []
+    assert causes_of(executions=(first, execution("w2", 10_000, 11_000))) == []
 
 
 def test_a_later_attempt_is_no_repetition() -> None:
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 3_000, 4_000, attempt=2))
-    assert _causes(executions=executions, records=(_record(), _record(attempt=2))) == []
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 3_000, 4_000, attempt=2))
+    assert causes_of(executions=executions, records=(record(), record(attempt=2))) == []
 
 
 def test_a_retry_before_its_time_is_early() -> None:
-    records = (_record(), _record(attempt=2, due_ms=5_000), _record(attempt=3, due_ms=9_000))
-    executions = (_execution("w1", 4_989, 5_500, attempt=2), _execution("w1", 8_990, 9_500, attempt=3))
-    facts = dataclasses.replace(_NOTHING, records=records, executions=executions)
+    records = (record(), record(attempt=2, due_ms=5_000), record(attempt=3, due_ms=9_000))
+    executions = (execution("w1", 4_989, 5_500, attempt=2), execution("w1", 8_990, 9_500, attempt=3))
+    facts = dataclasses.replace(NOTHING, records=records, executions=executions)
     assert make_ledger(facts).early == ("a attempt 2 by 11 ms",)
 
 
 def test_a_request_that_was_submitted_twice_may_run_twice_but_not_three_times() -> None:
-    twice = (_record(), _record(offset=5))
-    executions = (_execution("w1", 1_000, 2_000), _execution("w2", 3_000, 4_000))
-    assert _causes(records=twice, executions=executions) == []
-    assert _causes(records=twice, executions=(*executions, _execution("w1", 5_000, 6_000))) == [Cause.UNEXPLAINED]
+    twice = (record(), record(offset=5))
+    executions = (execution("w1", 1_000, 2_000), execution("w2", 3_000, 4_000))
+    assert causes_of(records=twice, executions=executions) == []
+    assert causes_of(records=twice, executions=(*executions, execution("w1", 5_000, 6_000))) == [Cause.UNEXPLAINED]
 
 
 def test_a_replay_without_an_outcome_of_its_own_is_lost() -> None:
-    facts = dataclasses.replace(_NOTHING, records=(_record(), _record(offset=1, replay_count=1)))
+    facts = dataclasses.replace(NOTHING, records=(record(), record(offset=1, replay_count=1)))
     assert make_ledger(facts).lost == ("a replay 1",)
-    ended = dataclasses.replace(facts, outcomes=(_outcome(), _outcome(replay_count=1, status="failed")))
+    ended = dataclasses.replace(facts, outcomes=(outcome(), outcome(replay_count=1, status="failed")))
     assert make_ledger(ended).lost == ()
     assert make_ledger(ended).replay_outcomes == {"failed/failed": 1}
     assert make_ledger(ended).doubled_outcomes == 0
 
 
 def test_a_replay_is_no_repetition_but_may_not_run_twice_itself() -> None:
-    records = (_record(), _record(offset=1, replay_count=1))
-    replayed = (_execution("w1", 1_000, 2_000), _execution("w2", 3_000, 4_000, replay_count=1))
-    assert _causes(records=records, executions=replayed) == []
-    again = _execution("w1", 5_000, 6_000, replay_count=1)
-    assert _causes(records=records, executions=(*replayed, again)) == [Cause.UNEXPLAINED]
+    records = (record(), record(offset=1, replay_count=1))
+    replayed = (execution("w1", 1_000, 2_000), execution("w2", 3_000, 4_000, replay_count=1))
+    assert causes_of(records=records, executions=replayed) == []
+    again = execution("w1", 5_000, 6_000, replay_count=1)
+    assert causes_of(records=records, executions=(*replayed, again)) == [Cause.UNEXPLAINED]
 
 
 def test_a_copy_and_its_original_may_not_both_run() -> None:
-    records = (_record(), _record(offset=7, due_ms=1_500, is_copy=True))
-    assert _causes(records=records, executions=(_execution("w1", 2_000, 3_000),)) == []
-    both = (_execution("w1", 2_000, 3_000), _execution("w2", 3_500, 4_000))
-    assert _causes(records=records, executions=both) == [Cause.UNEXPLAINED]
+    records = (record(), record(offset=7, due_ms=1_500, is_copy=True))
+    assert causes_of(records=records, executions=(execution("w1", 2_000, 3_000),)) == []
+    both = (execution("w1", 2_000, 3_000), execution("w2", 3_500, 4_000))
+    assert causes_of(records=records, executions=both) == [Cause.UNEXPLAINED]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +172,7 @@ def test_a_copy_and_its_original_may_not_both_run() -> None:
     ],
 )
 def test_a_kill_between_the_copy_and_the_commit_explains_that_both_ran(killed_ms: int, cause: Cause) -> None:
-    records = (_record(), _record(offset=7, due_ms=1_500, is_copy=True))
-    lives = (_life("w1"), _life("w2", slot=2), _life("w3", slot=3, end=End.KILLED, signalled_ms=killed_ms))
-    both = (_execution("w1", 30_000, 31_000), _execution("w2", 40_000, 41_000))
-    assert _causes(records=records, lives=lives, executions=both) == [cause]
+    records = (record(), record(offset=7, due_ms=1_500, is_copy=True))
+    lives = (life("w1"), life("w2", slot=2), life("w3", slot=3, end=End.KILLED, signalled_ms=killed_ms))
+    both = (execution("w1", 30_000, 31_000), execution("w2", 40_000, 41_000))
+    assert causes_of(records=records, lives=lives, executions=both) == [cause]

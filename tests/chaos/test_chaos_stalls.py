@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
-from chaos.drawn import _NOTHING, _TOPIC, _execution, _outcome, _record
-from chaos.facts import (
-    Facts,
-    OwnerChange,
-    Trouble,
-    Window,
-)
+from chaos.drawn import NOTHING, TOPIC, execution, outcome, record
+from chaos.facts import Facts, OwnerChange, Trouble, Window
 from chaos.stalls import find_stalls, longest_stillness
 from forebay_schemas.contract.tiers import Tier
 
 
 def test_a_partition_stands_still_while_something_is_due_and_nothing_starts_or_ends() -> None:
     facts = dataclasses.replace(
-        _NOTHING,
-        records=(_record("a", due_ms=1_000), _record("b", offset=1, due_ms=20_000)),
-        outcomes=(_outcome("a", 11_000), _outcome("b", 26_000)),
-        executions=(_execution("w1", 4_000, 10_900), _execution("w1", 21_000, 26_000, request_id="b")),
+        NOTHING,
+        records=(record("a", due_ms=1_000), record("b", offset=1, due_ms=20_000)),
+        outcomes=(outcome("a", 11_000), outcome("b", 26_000)),
+        executions=(execution("w1", 4_000, 10_900), execution("w1", 21_000, 26_000, request_id="b")),
     )
     stalls = find_stalls(facts, [], session_ms=10_000)
     assert [(stall.start_ms, stall.end_ms) for stall in stalls] == [
@@ -33,21 +28,21 @@ def test_a_partition_stands_still_while_something_is_due_and_nothing_starts_or_e
 
 
 def test_what_never_ends_stands_still_until_the_end() -> None:
-    facts = dataclasses.replace(_NOTHING, outcomes=(), records=(_record(due_ms=1_000),))
+    facts = dataclasses.replace(NOTHING, outcomes=(), records=(record(due_ms=1_000),))
     assert find_stalls(facts, [], session_ms=10_000)[0].seconds == 99.0
 
 
 _HELD = dataclasses.replace(
-    _NOTHING,
-    records=(_record(due_ms=1_000, tier=Tier.MID, priority=4),),
-    outcomes=(_outcome(at_ms=51_000),),
-    owner_changes=(OwnerChange(at_ms=0, worker="w1", key=(_TOPIC, 0), is_gain=True),),
+    NOTHING,
+    records=(record(due_ms=1_000, tier=Tier.MID, priority=4),),
+    outcomes=(outcome(at_ms=51_000),),
+    owner_changes=(OwnerChange(at_ms=0, worker="w1", key=(TOPIC, 0), is_gain=True),),
 )
 
 
 def _unexplained_seconds(facts: Facts, down: list[tuple[int, int]] | None = None) -> float:
     stalls = find_stalls(facts, down or [], session_ms=10_000)
-    return next(stall.unexplained_seconds for stall in stalls if stall.topic == _TOPIC)
+    return next(stall.unexplained_seconds for stall in stalls if stall.topic == TOPIC)
 
 
 def test_what_faults_hold_together_is_taken_from_a_stall_once() -> None:
@@ -64,14 +59,14 @@ def test_what_faults_hold_together_is_taken_from_a_stall_once() -> None:
 
 def test_while_its_owner_runs_what_goes_before_a_partition_does_not_stand_still_by_itself() -> None:
     before = [
-        _record("mid-5", offset=1, due_ms=0, tier=Tier.MID, priority=5),
-        _record("high-0", offset=2, due_ms=0, tier=Tier.HIGH, priority=0),
-        _record("mid-4", offset=3, due_ms=0, tier=Tier.MID, priority=4),
+        record("mid-5", offset=1, due_ms=0, tier=Tier.MID, priority=5),
+        record("high-0", offset=2, due_ms=0, tier=Tier.HIGH, priority=0),
+        record("mid-4", offset=3, due_ms=0, tier=Tier.MID, priority=4),
     ]
     elsewhere = tuple(dataclasses.replace(record, topic="requests.other") for record in before)
 
     def ran(*starts: tuple[str, int, str]) -> float:
-        executions = tuple(_execution(worker, at, at + 10, request_id=of) for worker, at, of in starts)
+        executions = tuple(execution(worker, at, at + 10, request_id=of) for worker, at, of in starts)
         return _unexplained_seconds(
             dataclasses.replace(_HELD, records=(*_HELD.records, *elsewhere), executions=executions)
         )

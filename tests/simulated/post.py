@@ -8,15 +8,8 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.control import Control
-from forebay_schemas.contract.coordination import (
-    Capacity,
-    Notice,
-    NoticeKind,
-    encode_notice,
-)
-from forebay_worker.coordination.follower import (
-    Coordination,
-)
+from forebay_schemas.contract.coordination import Capacity, Notice, NoticeKind, encode_notice
+from forebay_worker.coordination.follower import Coordination
 from forebay_worker.request.work import Record
 from simulated.ports import ManualClock, MemoryRecord, MemoryTopics, PartitionAnswer
 from simulated.works import POOL

@@ -16,11 +16,7 @@ from forebay_schemas.contract.coordination import (
     encode_capacity,
 )
 from forebay_worker.coordination import follower as coordination_module
-from forebay_worker.coordination.follower import (
-    BATCH_RECORDS_MAX,
-    LOOK_BACK_MS,
-    NO_ROOM_SECONDS,
-)
+from forebay_worker.coordination.follower import BATCH_RECORDS_MAX, LOOK_BACK_MS, NO_ROOM_SECONDS
 from simulated.post import CONTROL, FINISHED, RELEASED, RUNNING, TOPIC, Post, says
 
 

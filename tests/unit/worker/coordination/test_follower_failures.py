@@ -7,9 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.control import Control, ControlAction, encode_control
-from forebay_worker.coordination.follower import (
-    RECOVERED_SECONDS,
-)
+from forebay_worker.coordination.follower import RECOVERED_SECONDS
 from simulated.post import CONTROL, FINISHED, TIMED_OUT, TOPIC, Post, says
 
 

@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay_worker.dispatch.breaker import BreakerState
-from forebay_worker.dispatch.failure_policy import (
-    FAILURES_AMONG_ANSWERS_MAX,
-    LONE_TRIES_MAX,
-    FailurePolicy,
-    Verdicts,
-)
+from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX, LONE_TRIES_MAX, FailurePolicy, Verdicts
 from forebay_worker.request.work import Work
 from simulated.failures import DEADLINE_SECONDS, failure
 from simulated.works import make_work
