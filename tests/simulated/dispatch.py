@@ -7,7 +7,7 @@ import math
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result, decode_result
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TierTimes
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes
 from forebay_worker.answers.verdict import reason_of_status
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
@@ -16,9 +16,11 @@ from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
+from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
+from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
 from simulated.ports import ManualClock, MemoryProducer
 from simulated.works import POOL, make_assignment, make_work
 
@@ -35,7 +37,10 @@ BUFFER_BYTES = 3 * 1_000_000
 
 
 class Stage:
-    """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end."""
+    """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end.
+
+    ``limit``: of the gate, unless a gate is given.
+    """
 
     def __init__(
         self,
@@ -44,16 +49,24 @@ class Stage:
         buffer_bytes_max: int = BUFFER_BYTES,
         retries_max: int = 0,
         tier_times: TierTimes = DEFAULT_TIER_TIMES,
+        gate: Gate | None = None,
+        lanes: Lanes | None = None,
+        predictor: Predictor | None = None,
+        clock: ManualClock | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock = clock or ManualClock()
         self.producer = MemoryProducer()
         self.stats = Stats()
-        self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats)
+        self.reporter = Reporter(
+            producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats, tracing=tracing
+        )
+        self.gate = gate or Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf)
         self.dispatcher = Dispatcher(
             clock=self.clock,
-            gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
-            predictor=None,
-            lanes=Lanes(order=LaneOrder.FIFO),
+            gate=self.gate,
+            predictor=predictor,
+            lanes=Lanes(order=LaneOrder.FIFO) if lanes is None else lanes,
             overload=OverloadLadder(),
             read_signals=lambda _: (None, None),
             reporter=self.reporter,
@@ -61,10 +74,25 @@ class Stage:
             buffer_bytes_max=buffer_bytes_max,
             retries_max=retries_max,
             tier_times=tier_times,
+            tracing=tracing,
         )
+        self._filled = 0
 
     def accept(self, *works: Work) -> None:
         self.dispatcher.accept(list(works))
+
+    def fill(self, tier: Tier, count: int, *, mib: float | None = None) -> list[Work]:
+        """Accepts requests of a tier that have an hour. ``mib``: the size of each body, which is said and not made."""
+        assignment = make_assignment(tier)
+        filled = []
+        for _ in range(count):
+            self._filled += 1
+            work = make_work(assignment, offset=self._filled, ttl_ms=3_600_000)
+            if mib is not None:
+                work.size_bytes = int(mib * 1024 * 1024)
+            filled.append(work)
+        self.accept(*filled)
+        return filled
 
     def limited_by(self) -> str | None:
         limitation = self.dispatcher.limited_by(self.clock.monotonic())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,17 +15,10 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.trace_context import TraceContext
 from forebay_schemas.runtime.otel_context import RootDecisions
 from forebay_schemas.runtime.tracing import Traces
-from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.dispatch.overload import OverloadLadder
-from forebay_worker.lanes.lanes import Lanes
-from forebay_worker.lanes.order import LaneOrder
-from forebay_worker.outcome.reporter import Reporter
-from forebay_worker.pacing.gate import Gate
-from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.spans import Spans
-from forebay_worker.telemetry.stats import Stats
-from simulated.ports import NOW_MS, ManualClock, MemoryProducer
+from simulated.dispatch import Stage
+from simulated.ports import NOW_MS, ManualClock
 from simulated.works import POOL
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
@@ -36,10 +28,8 @@ FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret", http_sta
 CHARGED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret")
 """Without a status that others might get, too: it counts at once."""
 
-REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
 
-
-class Stage:
+class TracedStage(Stage):
     """A dispatcher and a reporter that a tracer hears. One retry is allowed."""
 
     def __init__(
@@ -49,40 +39,17 @@ class Stage:
         decisions: RootDecisions | None = None,
         backend_url: str | None = "http://engine:8000",
     ) -> None:
-        self.clock = ManualClock()
-        self.producer = MemoryProducer()
         self.exporter = InMemorySpanExporter()
         provider = provider or TracerProvider(shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         traces = Traces(provider, is_ours=True, decisions=decisions)
-        self.tracing = Spans(traces, clock=self.clock, pool=POOL, backend_url=backend_url)
-        stats = Stats()
-        self.reporter = Reporter(
-            producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=stats, tracing=self.tracing
-        )
-        self.dispatcher = Dispatcher(
-            clock=self.clock,
-            gate=Gate(policy=FixedLimit(limit_requests=4), prefill_seconds_max=math.inf),
-            predictor=None,
-            lanes=Lanes(order=LaneOrder.FIFO),
-            overload=OverloadLadder(),
-            read_signals=lambda _: (None, None),
-            reporter=self.reporter,
-            stats=stats,
-            buffer_bytes_max=3_000_000,
-            retries_max=1,
-            tracing=self.tracing,
-        )
-
-    def accept(self, work: Work) -> Work:
-        self.dispatcher.accept([work])
-        return work
+        clock = ManualClock()
+        self.tracing = Spans(traces, clock=clock, pool=POOL, backend_url=backend_url)
+        super().__init__(clock=clock, tracing=self.tracing, retries_max=1)
 
     def take(self, seconds: float = 0.0) -> Work:
         self.clock.advance(seconds)
-        work = self.dispatcher.take()
-        assert work is not None
-        return work
+        return super().take()
 
     def deliver(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)

@@ -8,8 +8,6 @@ import msgspec
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.ops.status import (
@@ -21,60 +19,30 @@ from forebay_worker.ops.status import (
     shown,
     tiers_status,
 )
-from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate, Limitation
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.request.work import Answer, Failure
-from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer
-from simulated.works import POOL, make_assignment, make_work
+from simulated.dispatch import Stage
 
 TARGET_SECONDS = 0.05
 LIMIT = 20
 MIB = 1024 * 1024
-REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
 
 
-class Desk:
+class StatusStage(Stage):
     """A dispatcher with a limit of 20, of which four are for high alone while high is about."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.stats = Stats()
-        self.reporter = Reporter(
-            producer=MemoryProducer(), pool=POOL, worker_id="w", clock=self.clock, stats=self.stats
-        )
-        self.dispatcher = Dispatcher(
-            clock=self.clock,
-            gate=Gate(
-                policy=SloAimd(
-                    limit_min=LIMIT, limit_start=LIMIT, limit_max=LIMIT, token_seconds_target=TARGET_SECONDS
-                ),
-                prefill_seconds_max=1_000.0,
-            ),
+        policy = SloAimd(limit_min=LIMIT, limit_start=LIMIT, limit_max=LIMIT, token_seconds_target=TARGET_SECONDS)
+        super().__init__(
+            gate=Gate(policy=policy, prefill_seconds_max=1_000.0),
             predictor=Predictor(),
             lanes=Lanes(shares=TierShares(minimum={Tier.MID: 0.0, Tier.LOW: 0.0}, reserve=0.2)),
-            overload=OverloadLadder(),
-            read_signals=lambda _: (None, None),
-            reporter=self.reporter,
-            stats=self.stats,
             buffer_bytes_max=300_000_000,
-            retries_max=0,
         )
-        self._offset = 0
         self.sharing: dict[str, Any] = {"workers": []}
         self.differing: list[dict[str, str]] = []
-
-    def accept(self, tier: Tier, count: int) -> None:
-        assignment = make_assignment(tier)
-        for _ in range(count):
-            self._offset += 1
-            self.dispatcher.accept([make_work(assignment, offset=self._offset, ttl_ms=3_600_000)])
-
-    def start(self) -> None:
-        while self.dispatcher.take() is not None:
-            pass
 
     def answer_all(self, *, after_seconds: float, output_tokens: int = 100) -> None:
         self.clock.advance(after_seconds)
@@ -136,11 +104,10 @@ class Desk:
         return read
 
 
-def fail_all(desk: Desk, failure: Failure) -> None:
-    desk.accept(Tier.HIGH, LIMIT)
-    desk.start()
-    for work in list(desk.dispatcher.running.values()):
-        desk.dispatcher.failed(work, failure)
+def fail_all(stage: StatusStage, failure: Failure) -> None:
+    stage.fill(Tier.HIGH, LIMIT)
+    for work in stage.take_all():
+        stage.dispatcher.failed(work, failure)
 
 
 def http_failure(status: int, reason: Reason) -> Failure:

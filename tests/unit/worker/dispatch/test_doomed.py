@@ -5,47 +5,27 @@ from __future__ import annotations
 
 import pytest
 
-from forebay_schemas.contract.results import Result, decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.dispatch.deadlines import DOOMED_IN_FLIGHT_MIN
-from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
-from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.prediction import SAMPLES_MIN, Predictor
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Answer, Work
-from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer
-from simulated.works import POOL, make_assignment, make_work
+from simulated.dispatch import Stage
+from simulated.works import make_assignment, make_work
 
 STEP_SECONDS = 0.010
 """What the backend of these tests takes for an output token, whatever else it does."""
 
 
-class Stage:
+class PredictingStage(Stage):
     """A dispatcher that predicts, over a limit that stays; the backend takes ``STEP_SECONDS`` a token."""
 
     def __init__(self, *, limit: int = 64) -> None:
-        self.clock = ManualClock()
-        self.producer = MemoryProducer()
-        stats = Stats()
-        self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=stats)
-        self.gate = Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=1e9)
-        self.dispatcher = Dispatcher(
-            clock=self.clock,
-            gate=self.gate,
-            predictor=Predictor(),
-            lanes=Lanes(),
-            overload=OverloadLadder(),
-            read_signals=lambda _: (None, None),
-            reporter=self.reporter,
-            stats=stats,
-            buffer_bytes_max=3_000_000,
-            retries_max=0,
-        )
+        gate = Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=1e9)
+        super().__init__(gate=gate, lanes=Lanes(), predictor=Predictor())
         self.assignments: dict[Tier, Assignment] = {tier: make_assignment(tier) for tier in Tier}
         self._offset = 0
 
@@ -59,15 +39,9 @@ class Stage:
             payload={"model": "m", **payload},
         )
 
-    def accept(self, *works: Work) -> None:
-        self.dispatcher.accept(list(works))
-
     def take_all(self) -> list[Work]:
         self.reporter.delivery.poll()
-        taken = []
-        while (work := self.dispatcher.take()) is not None:
-            taken.append(work)
-        return taken
+        return super().take_all()
 
     def teach(self, output_tokens: int, *, count: int = SAMPLES_MIN, max_tokens: int | None = None) -> None:
         """So many answers of this length."""
@@ -82,16 +56,12 @@ class Stage:
         self.accept(*(self.request() for _ in range(count)))
         return self.take_all()
 
-    def results(self) -> list[Result]:
-        self.reporter.delivery.poll()
-        return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
-
     def dropped(self) -> list[str]:
         return [result.request_id for result in self.results() if result.reason == "deadline_unreachable"]
 
 
 def test_what_cannot_be_done_in_time_is_dropped_at_dispatch_and_the_next_one_starts() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     stage.keep_busy()
     late, in_time = stage.request(ttl_seconds=3.0), stage.request(ttl_seconds=10.0)
@@ -101,7 +71,7 @@ def test_what_cannot_be_done_in_time_is_dropped_at_dispatch_and_the_next_one_sta
 
 
 def test_the_result_says_what_it_would_have_taken_and_what_was_left() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     stage.keep_busy()
     stage.accept(stage.request(ttl_seconds=3.0))
@@ -113,7 +83,7 @@ def test_the_result_says_what_it_would_have_taken_and_what_was_left() -> None:
 
 
 def test_what_waits_is_dropped_as_soon_as_it_is_known_though_nothing_may_start() -> None:
-    stage = Stage(limit=DOOMED_IN_FLIGHT_MIN)
+    stage = PredictingStage(limit=DOOMED_IN_FLIGHT_MIN)
     stage.teach(500)
     stage.keep_busy()
     stage.dispatcher.tick()
@@ -131,7 +101,7 @@ def test_what_waits_is_dropped_as_soon_as_it_is_known_though_nothing_may_start()
 
 def test_with_luck_it_would_be_done_so_it_is_tried() -> None:
     """A quarter of its class takes 100 tokens: it may be one of them."""
-    stage = Stage()
+    stage = PredictingStage()
     for output_tokens in (100, 500, 500, 500) * 4:
         stage.teach(output_tokens, count=1)
     stage.teach(100, count=4)
@@ -144,7 +114,7 @@ def test_with_luck_it_would_be_done_so_it_is_tried() -> None:
 
 
 def test_nothing_is_dropped_before_anything_is_known_of_the_backend() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.keep_busy(20)
     short = [stage.request(ttl_seconds=0.001, max_tokens=100_000) for _ in range(20)]
     stage.accept(*short)
@@ -153,7 +123,7 @@ def test_nothing_is_dropped_before_anything_is_known_of_the_backend() -> None:
 
 def test_nothing_is_dropped_for_a_length_that_is_not_known() -> None:
     """The backend is known, this kind of request is not."""
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     stage.keep_busy()
     unknown = stage.request(ttl_seconds=0.5, model="new")
@@ -163,7 +133,7 @@ def test_nothing_is_dropped_for_a_length_that_is_not_known() -> None:
 
 @pytest.mark.parametrize("cap", [2048, 4096, 1_000_000])
 def test_nothing_is_dropped_for_a_cap_that_nobody_uses(cap: int) -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(100, count=40, max_tokens=2048)
     stage.keep_busy()
     work = stage.request(ttl_seconds=10.0, max_tokens=cap)
@@ -172,7 +142,7 @@ def test_nothing_is_dropped_for_a_cap_that_nobody_uses(cap: int) -> None:
 
 
 def test_a_cap_that_all_set_dooms_by_what_is_used_of_it() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(200, count=40, max_tokens=2048)
     stage.keep_busy()
     late, in_time = stage.request(ttl_seconds=1.5, max_tokens=2048), stage.request(ttl_seconds=2.5, max_tokens=2048)
@@ -182,7 +152,7 @@ def test_a_cap_that_all_set_dooms_by_what_is_used_of_it() -> None:
 
 
 def test_while_little_runs_nothing_is_doomed_since_only_answers_tell_that_the_backend_is_fast_again() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     stage.keep_busy(DOOMED_IN_FLIGHT_MIN - 1)
     work = stage.request(ttl_seconds=1.0)
@@ -191,7 +161,7 @@ def test_while_little_runs_nothing_is_doomed_since_only_answers_tell_that_the_ba
 
 
 def test_a_backend_that_became_fast_again_is_found_out_though_everything_seemed_doomed() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     done = 0
     for _ in range(200):
@@ -207,7 +177,7 @@ def test_a_backend_that_became_fast_again_is_found_out_though_everything_seemed_
 
 
 def test_a_doomed_request_of_a_partition_that_was_given_up_is_left_to_its_new_owner() -> None:
-    stage = Stage(limit=DOOMED_IN_FLIGHT_MIN)
+    stage = PredictingStage(limit=DOOMED_IN_FLIGHT_MIN)
     stage.teach(500)
     stage.keep_busy()
     stage.accept(stage.request(ttl_seconds=1.0, tier=Tier.LOW))
@@ -226,7 +196,7 @@ def test_drops_are_told_to_the_policy_once() -> None:
         def step(self, signals):  # type: ignore[no-untyped-def]
             told.append(signals.dropped)
 
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(500)
     stage.gate.policy = Listening(limit_requests=64)
     stage.keep_busy()
@@ -239,7 +209,7 @@ def test_drops_are_told_to_the_policy_once() -> None:
 
 
 def test_when_all_has_ended_no_tokens_are_in_flight_whatever_became_of_each() -> None:
-    stage = Stage()
+    stage = PredictingStage()
     stage.teach(100)
     works = [stage.request(max_tokens=100 * number) for number in range(1, 31)]
     stage.accept(*works)
@@ -256,7 +226,7 @@ def test_when_all_has_ended_no_tokens_are_in_flight_whatever_became_of_each() ->
 
 @pytest.mark.parametrize("usage", [None, 0, 1, 10_000_000])
 def test_whatever_usage_the_backend_reports_the_answer_is_handed_on(usage: int | None) -> None:
-    stage = Stage()
+    stage = PredictingStage()
     for _ in range(30):
         stage.accept(stage.request(max_tokens=16))
         (work,) = stage.take_all()

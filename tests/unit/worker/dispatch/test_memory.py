@@ -6,65 +6,34 @@ import pytest
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.ops.status import limitation_of
-from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.request.memory import in_flight_bytes
-from forebay_worker.request.work import Answer, Failure, Work
-from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer
-from simulated.works import POOL, make_assignment, make_work
+from forebay_worker.request.work import Failure, Work
+from simulated.dispatch import ANSWER, Stage
 
 MIB = 1024 * 1024
 MEMORY_BYTES = 64 * MIB
 LIMIT = 100
-ANSWER = Answer(body={"ok": True})
 
 
-class Stage:
+class MemoryStage(Stage):
     """A dispatcher with 64 MiB for a hundred requests in flight, a fifth of both kept for high."""
 
     def __init__(self, *, reserve: float = 0.2) -> None:
-        self.clock = ManualClock()
-        stats = Stats()
-        self.dispatcher = Dispatcher(
-            clock=self.clock,
+        super().__init__(
             gate=Gate(policy=FixedLimit(limit_requests=LIMIT), prefill_seconds_max=None, memory_bytes_max=MEMORY_BYTES),
-            predictor=None,
             lanes=Lanes(order=LaneOrder.FIFO, shares=TierShares(reserve=reserve)),
-            overload=OverloadLadder(),
-            read_signals=lambda _: (None, None),
-            reporter=Reporter(producer=MemoryProducer(), pool=POOL, worker_id="w", clock=self.clock, stats=stats),
-            stats=stats,
             buffer_bytes_max=1024 * MIB,
-            retries_max=0,
         )
-        self._offset = 0
-
-    def accept(self, tier: Tier, count: int, *, mib: float) -> list[Work]:
-        """The body's size is said and not made."""
-        assignment = make_assignment(tier)
-        works = []
-        for _ in range(count):
-            self._offset += 1
-            work = make_work(assignment, offset=self._offset, ttl_ms=3_600_000)
-            work.size_bytes = int(mib * MIB)
-            works.append(work)
-        self.dispatcher.accept(works)
-        return works
 
     def start(self) -> list[Tier]:
         """The tiers of what starts now, in order."""
-        started = []
-        while (work := self.dispatcher.take()) is not None:
-            started.append(work.tier)
-        return started
+        return [work.tier for work in self.take_all()]
 
     def end(self, work: Work) -> None:
         self.clock.advance(0.1)
@@ -79,8 +48,8 @@ class Stage:
 
 
 def test_bodies_start_until_the_memory_is_full_and_each_end_lets_others_start() -> None:
-    stage = Stage()
-    stage.accept(Tier.MID, 20, mib=5)
+    stage = MemoryStage()
+    stage.fill(Tier.MID, 20, mib=5)
     assert len(stage.start()) == 6, "five at 11 MiB, and the one that passes the bound"
     assert stage.signal(Tier.MID) == "memory"
     stage.end(stage.oldest())
@@ -88,8 +57,8 @@ def test_bodies_start_until_the_memory_is_full_and_each_end_lets_others_start() 
 
 
 def test_however_requests_end_their_memory_is_free_again() -> None:
-    stage = Stage()
-    stage.accept(Tier.MID, 3, mib=5)
+    stage = MemoryStage()
+    stage.fill(Tier.MID, 3, mib=5)
     stage.start()
     answered, failed, given_up = stage.dispatcher.running.values()
     assert stage.dispatcher.slots.memory_bytes == sum(map(in_flight_bytes, (answered, failed, given_up)))
@@ -100,8 +69,8 @@ def test_however_requests_end_their_memory_is_free_again() -> None:
 
 
 def test_a_start_that_waits_for_its_commit_counts_as_in_flight() -> None:
-    stage = Stage()
-    [held] = stage.accept(Tier.MID, 1, mib=30)
+    stage = MemoryStage()
+    [held] = stage.fill(Tier.MID, 1, mib=30)
     held.assignment.claims.is_announced = False
     assert stage.start() == []
     assert stage.dispatcher.slots.memory_bytes == in_flight_bytes(held)
@@ -113,30 +82,30 @@ def test_a_start_that_waits_for_its_commit_counts_as_in_flight() -> None:
 
 
 def test_a_high_request_finds_room_however_many_large_low_ones_wait() -> None:
-    stage = Stage()
-    stage.accept(Tier.HIGH, 1, mib=0.01)
+    stage = MemoryStage()
+    stage.fill(Tier.HIGH, 1, mib=0.01)
     stage.start()
-    stage.accept(Tier.LOW, 50, mib=2)
+    stage.fill(Tier.LOW, 50, mib=2)
     stage.start()
     assert stage.signal(Tier.LOW) == "memory"
-    stage.accept(Tier.HIGH, 3, mib=0.01)
+    stage.fill(Tier.HIGH, 3, mib=0.01)
     assert stage.start() == [Tier.HIGH] * 3
 
 
 def test_a_pool_without_high_requests_fills_all_of_the_memory() -> None:
-    stage = Stage()
-    stage.accept(Tier.LOW, 50, mib=2)
+    stage = MemoryStage()
+    stage.fill(Tier.LOW, 50, mib=2)
     stage.start()
     assert stage.dispatcher.slots.memory_bytes >= MEMORY_BYTES
 
 
 @pytest.mark.parametrize("reserve", [0.0, 0.2])
 def test_large_low_requests_have_their_turn_among_high_ones_without_end(reserve: float) -> None:
-    stage = Stage(reserve=reserve)
-    stage.accept(Tier.LOW, 1, mib=8)
+    stage = MemoryStage(reserve=reserve)
+    stage.fill(Tier.LOW, 1, mib=8)
     started: list[Tier] = []
     for _ in range(200):
-        stage.accept(Tier.HIGH, 10, mib=5)
+        stage.fill(Tier.HIGH, 10, mib=5)
         started += stage.start()
         stage.clock.advance(1.0)
         if Tier.LOW in started:
@@ -146,9 +115,9 @@ def test_large_low_requests_have_their_turn_among_high_ones_without_end(reserve:
 
 
 def test_high_requests_have_their_turn_among_large_low_ones_without_end() -> None:
-    stage = Stage(reserve=0.0)
-    stage.accept(Tier.LOW, 50, mib=8)
+    stage = MemoryStage(reserve=0.0)
+    stage.fill(Tier.LOW, 50, mib=8)
     stage.start()
-    stage.accept(Tier.HIGH, 1, mib=8)
+    stage.fill(Tier.HIGH, 1, mib=8)
     stage.end(stage.oldest())
     assert stage.start()[0] is Tier.HIGH, "the next that has room"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
@@ -12,22 +11,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from forebay_schemas.contract.results import decode_result
 from forebay_schemas.runtime.log import spoken_of
 from forebay_worker import HandlerRequest
-from forebay_worker.dispatch.dispatcher import Dispatcher
-from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.execution import executor as executor_module
 from forebay_worker.execution.executor import RUNS_BETWEEN_YIELDS, Executor
 from forebay_worker.execution.handler_backend import HandlerBackend
-from forebay_worker.lanes.lanes import Lanes
-from forebay_worker.lanes.order import LaneOrder
-from forebay_worker.outcome.reporter import Reporter
-from forebay_worker.pacing.gate import Gate
-from forebay_worker.pacing.policies.fixed import FixedLimit
-from forebay_worker.telemetry.stats import Stats
-from simulated.ports import ManualClock, MemoryProducer, MemoryRecord
-from simulated.works import POOL, make_assignment, make_work
+from simulated.dispatch import Stage
+from simulated.ports import MemoryRecord
+from simulated.works import make_assignment, make_work
 
 Handler = Callable[[HandlerRequest], Awaitable[Any]]
 
@@ -36,22 +27,8 @@ class Floor:
     """An executor over a handler; time is moved by hand, the event loop is real."""
 
     def __init__(self, handler: Handler, *, limit: int = 2) -> None:
-        self.clock = ManualClock()
-        self.producer = MemoryProducer()
-        stats = Stats()
-        self.reporter = Reporter(producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=stats)
-        self.dispatcher = Dispatcher(
-            clock=self.clock,
-            gate=Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf),
-            predictor=None,
-            lanes=Lanes(order=LaneOrder.FIFO),
-            overload=OverloadLadder(),
-            read_signals=lambda _: (None, None),
-            reporter=self.reporter,
-            stats=stats,
-            buffer_bytes_max=3_000_000,
-            retries_max=0,
-        )
+        self.stage = Stage(limit=limit)
+        self.clock, self.reporter, self.dispatcher = self.stage.clock, self.stage.reporter, self.stage.dispatcher
         self.executor = Executor(dispatcher=self.dispatcher, backend=HandlerBackend(handler))
         self.assignment = make_assignment()
 
@@ -74,10 +51,9 @@ class Floor:
         raise AssertionError("it still runs")
 
     def outcomes(self) -> dict[str, str]:
-        self.reporter.delivery.poll()
-        results = [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
-        assert len({result.request_id for result in results}) == len(results), "one outcome each"
-        return {result.request_id: result.reason for result in results}
+        outcomes = self.stage.outcomes()
+        assert len(dict(outcomes)) == len(outcomes), "one outcome each"
+        return dict(outcomes)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

@@ -9,90 +9,91 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_worker.ops.status import RUNNING_SHOWN, credentials_refused, limitation_of, running_status
 from forebay_worker.pacing.gate import Limitation
 from forebay_worker.request.work import Failure
-from simulated.status import LIMIT, REFUSED, TARGET_SECONDS, Desk, fail_all, http_failure
+from simulated.dispatch import REFUSED
+from simulated.status import LIMIT, TARGET_SECONDS, StatusStage, fail_all, http_failure
 from simulated.works import make_assignment, make_work
 
 
 def test_nothing_limits_where_nothing_waits() -> None:
-    desk = Desk()
-    assert desk.limitation() is None
-    assert desk.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
+    stage = StatusStage()
+    assert stage.limitation() is None
+    assert stage.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
 
 
 def test_the_limit_holds_up_whatever_waits() -> None:
-    desk = Desk()
-    desk.accept(Tier.HIGH, 25)
-    desk.accept(Tier.LOW, 1)
-    desk.start()
-    assert desk.limitation() == Limitation("limit", LIMIT, LIMIT)
-    assert desk.limits() == {Tier.HIGH: "limit", Tier.MID: None, Tier.LOW: "limit"}
+    stage = StatusStage()
+    stage.fill(Tier.HIGH, 25)
+    stage.fill(Tier.LOW, 1)
+    stage.take_all()
+    assert stage.limitation() == Limitation("limit", LIMIT, LIMIT)
+    assert stage.limits() == {Tier.HIGH: "limit", Tier.MID: None, Tier.LOW: "limit"}
 
 
 def test_lower_tiers_are_held_up_by_higher_ones_and_by_the_reserve() -> None:
-    desk = Desk()
-    desk.accept(Tier.HIGH, 1)
-    desk.accept(Tier.MID, 30)
-    desk.accept(Tier.LOW, 5)
-    desk.start()
-    assert len(desk.dispatcher.running) == 16
-    assert desk.limits() == {Tier.HIGH: None, Tier.MID: "reserve", Tier.LOW: "higher_tiers"}
-    assert desk.limitation() == Limitation("reserve", 16, 16)
-    assert limitation_of(desk.dispatcher, Tier.LOW, desk.clock.monotonic()) == Limitation("higher_tiers", 15, 0)
+    stage = StatusStage()
+    stage.fill(Tier.HIGH, 1)
+    stage.fill(Tier.MID, 30)
+    stage.fill(Tier.LOW, 5)
+    stage.take_all()
+    assert len(stage.dispatcher.running) == 16
+    assert stage.limits() == {Tier.HIGH: None, Tier.MID: "reserve", Tier.LOW: "higher_tiers"}
+    assert stage.limitation() == Limitation("reserve", 16, 16)
+    assert limitation_of(stage.dispatcher, Tier.LOW, stage.clock.monotonic()) == Limitation("higher_tiers", 15, 0)
 
 
 def test_lower_tiers_are_held_up_while_tokens_of_high_ones_come_too_late() -> None:
-    desk = Desk()
+    stage = StatusStage()
     for requests in (1, 1, 1, 1, 16):
-        desk.accept(Tier.HIGH, requests)
-        desk.start()
-        desk.answer_all(after_seconds=1.25 * requests)
-    desk.accept(Tier.HIGH, 15)
-    desk.accept(Tier.MID, 1)
-    desk.start()
-    found = limitation_of(desk.dispatcher, Tier.MID, desk.clock.monotonic())
+        stage.fill(Tier.HIGH, requests)
+        stage.take_all()
+        stage.answer_all(after_seconds=1.25 * requests)
+    stage.fill(Tier.HIGH, 15)
+    stage.fill(Tier.MID, 1)
+    stage.take_all()
+    found = limitation_of(stage.dispatcher, Tier.MID, stage.clock.monotonic())
     assert found is not None
     assert (found.signal, found.threshold) == ("only_high", TARGET_SECONDS)
     assert found.value > TARGET_SECONDS
-    assert desk.limitation() == found
+    assert stage.limitation() == found
 
 
 def test_lower_tiers_are_not_held_up_for_tokens_that_come_too_late_however_little_runs() -> None:
-    desk = Desk()
+    stage = StatusStage()
     for requests in (1, 1, 1, 1, 16):
-        desk.accept(Tier.HIGH, requests)
-        desk.start()
-        desk.answer_all(after_seconds=20.0)
-    desk.accept(Tier.HIGH, 10)
-    desk.accept(Tier.MID, 5)
-    desk.start()
-    assert desk.dispatcher.slots.by_tier[Tier.MID] == 5
-    assert desk.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
+        stage.fill(Tier.HIGH, requests)
+        stage.take_all()
+        stage.answer_all(after_seconds=20.0)
+    stage.fill(Tier.HIGH, 10)
+    stage.fill(Tier.MID, 5)
+    stage.take_all()
+    assert stage.dispatcher.slots.by_tier[Tier.MID] == 5
+    assert stage.limits() == {Tier.HIGH: None, Tier.MID: None, Tier.LOW: None}
 
 
 def test_a_broken_backend_holds_up_every_tier() -> None:
-    desk = Desk()
-    desk.accept(Tier.HIGH, 4)
-    desk.start()
-    for work in list(desk.dispatcher.running.values()):
-        desk.dispatcher.failed(work, REFUSED)
-    desk.accept(Tier.LOW, 1)
-    assert desk.limits() == {Tier.HIGH: "breaker", Tier.MID: None, Tier.LOW: "breaker"}
+    stage = StatusStage()
+    stage.fill(Tier.HIGH, 4)
+    stage.take_all()
+    for work in list(stage.dispatcher.running.values()):
+        stage.dispatcher.failed(work, REFUSED)
+    stage.fill(Tier.LOW, 1)
+    assert stage.limits() == {Tier.HIGH: "breaker", Tier.MID: None, Tier.LOW: "breaker"}
 
 
 def test_tiers_say_what_waits_how_long_and_what_was_dropped() -> None:
-    desk = Desk()
+    stage = StatusStage()
     for _ in range(2):
-        desk.accept(Tier.HIGH, LIMIT)
-        desk.start()
-        desk.answer_all(after_seconds=2.0)
-    desk.accept(Tier.MID, 40)
-    desk.start()
-    desk.clock.advance(3.0)
-    desk.stats.outcomes[Tier.MID, Reason.SHED_OVERLOAD] = 3
-    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_UNREACHABLE] = 2
-    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_RUNNING] = 1
-    desk.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_WAITING] = 4
-    tiers = desk.tiers()
+        stage.fill(Tier.HIGH, LIMIT)
+        stage.take_all()
+        stage.answer_all(after_seconds=2.0)
+    stage.fill(Tier.MID, 40)
+    stage.take_all()
+    stage.clock.advance(3.0)
+    stage.stats.outcomes[Tier.MID, Reason.SHED_OVERLOAD] = 3
+    stage.stats.outcomes[Tier.MID, Reason.DEADLINE_UNREACHABLE] = 2
+    stage.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_RUNNING] = 1
+    stage.stats.outcomes[Tier.MID, Reason.DEADLINE_PASSED_WAITING] = 4
+    tiers = stage.tiers()
     mid = tiers[Tier.MID]
     assert (mid["waiting"], mid["running"]) == (24, 16)
     assert mid["oldest_seconds"] == pytest.approx(7.0)
@@ -107,19 +108,19 @@ def test_tiers_say_what_waits_how_long_and_what_was_dropped() -> None:
 
 
 def test_waits_are_unknown_before_anything_was_answered() -> None:
-    desk = Desk()
-    desk.accept(Tier.MID, 5)
-    assert desk.tiers()[Tier.MID]["estimated_wait_seconds"] is None
+    stage = StatusStage()
+    stage.fill(Tier.MID, 5)
+    assert stage.tiers()[Tier.MID]["estimated_wait_seconds"] is None
 
 
 def test_the_longest_running_are_shown() -> None:
-    desk = Desk()
-    desk.accept(Tier.HIGH, 2)
-    desk.start()
-    desk.clock.advance(2.0)
-    desk.accept(Tier.HIGH, 1)
-    desk.start()
-    rows = running_status(desk.dispatcher, now=desk.clock.monotonic(), now_ms=desk.clock.wall_ms())
+    stage = StatusStage()
+    stage.fill(Tier.HIGH, 2)
+    stage.take_all()
+    stage.clock.advance(2.0)
+    stage.fill(Tier.HIGH, 1)
+    stage.take_all()
+    rows = running_status(stage.dispatcher, now=stage.clock.monotonic(), now_ms=stage.clock.wall_ms())
     assert [row["running_seconds"] for row in rows] == [2.0, 2.0, 0.0]
     assert len(rows) <= RUNNING_SHOWN
 
@@ -136,35 +137,35 @@ def test_the_longest_running_are_shown() -> None:
     ],
 )
 def test_only_a_backend_that_lets_nobody_in_makes_the_worker_not_ready(failure: Failure, is_ready: bool) -> None:
-    desk = Desk()
-    assert credentials_refused(desk.dispatcher) == []
-    fail_all(desk, failure)
-    problems = credentials_refused(desk.dispatcher)
+    stage = StatusStage()
+    assert credentials_refused(stage.dispatcher) == []
+    fail_all(stage, failure)
+    problems = credentials_refused(stage.dispatcher)
     assert (problems == []) is is_ready
     if problems:
         assert "FOREBAY_BACKEND_API_KEY" in problems[0]
         assert "MY-PRIVATE-PROMPT" not in problems[0]
-    desk.clock.advance(0.5)
-    desk.dispatcher.tick()
-    desk.start()
-    desk.answer_all(after_seconds=0.1)
-    assert credentials_refused(desk.dispatcher) == []
+    stage.clock.advance(0.5)
+    stage.dispatcher.tick()
+    stage.take_all()
+    stage.answer_all(after_seconds=0.1)
+    assert credentials_refused(stage.dispatcher) == []
 
 
 def test_what_waits_for_a_commit_before_it_starts_is_shown_as_waiting() -> None:
     """It was shown as running, for as long as an open breaker held it up, too."""
-    desk = Desk()
+    stage = StatusStage()
     assignment = make_assignment(Tier.MID)
     assignment.claims.is_announced = False
-    desk.dispatcher.accept([make_work(assignment, offset=offset, ttl_ms=3_600_000) for offset in range(3)])
-    desk.start()
-    assert len(desk.dispatcher.named_starts) == 3
-    assert [desk.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
-    desk.accept(Tier.HIGH, 1)
-    desk.start()
-    [probe] = desk.dispatcher.running.values()
-    desk.dispatcher.failed(probe, REFUSED)
+    stage.dispatcher.accept([make_work(assignment, offset=offset, ttl_ms=3_600_000) for offset in range(3)])
+    stage.take_all()
+    assert len(stage.dispatcher.named_starts) == 3
+    assert [stage.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
+    stage.fill(Tier.HIGH, 1)
+    stage.take_all()
+    [probe] = stage.dispatcher.running.values()
+    stage.dispatcher.failed(probe, REFUSED)
     assignment.claims.is_announced = True
-    desk.start()
-    assert [desk.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
-    assert desk.limits()[Tier.MID] == "breaker"
+    stage.take_all()
+    assert [stage.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
+    assert stage.limits()[Tier.MID] == "breaker"

@@ -12,7 +12,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_worker.ops.status import shown
 from forebay_worker.ops.text import status_text
 from forebay_worker.pacing.gate import Limitation
-from simulated.status import LIMIT, MIB, Desk, fail_all, http_failure
+from simulated.status import LIMIT, MIB, StatusStage, fail_all, http_failure
 
 
 def lines_of(document: Mapping[str, Any]) -> list[str]:
@@ -20,14 +20,14 @@ def lines_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def test_the_document_for_people_says_what_limits_and_why() -> None:
-    desk = Desk()
+    stage = StatusStage()
     for _ in range(2):
-        desk.accept(Tier.HIGH, LIMIT)
-        desk.start()
-        desk.answer_all(after_seconds=2.0)
-    desk.accept(Tier.HIGH, 25)
-    desk.start()
-    document = desk.document()
+        stage.fill(Tier.HIGH, LIMIT)
+        stage.take_all()
+        stage.answer_all(after_seconds=2.0)
+    stage.fill(Tier.HIGH, 25)
+    stage.take_all()
+    document = stage.document()
     document["pacing"]["changes"] = [{"at_ms": 1_760_000_000_000, "before": 32, "after": 22, "cause": "because"}]
     text = status_text(document)
     lines = lines_of(document)
@@ -63,7 +63,7 @@ def test_the_document_for_people_says_what_limits_and_why() -> None:
     ],
 )
 def test_what_limits_is_said_in_words_where_a_threshold_says_nothing(found: Limitation | None, words: str) -> None:
-    document = Desk().document() | {"limited_by": shown(found)}
+    document = StatusStage().document() | {"limited_by": shown(found)}
     assert f"limited by   {words}" in lines_of(document)
 
 
@@ -80,7 +80,7 @@ def test_what_limits_is_said_in_words_where_a_threshold_says_nothing(found: Limi
 def test_old_values_of_a_signal_are_not_shown_as_if_they_were_of_now(
     state: str, error: str | None, values: dict[str, float], said: str
 ) -> None:
-    document = Desk().document()
+    document = StatusStage().document()
     signal = {"state": state, "source": "m", "age_seconds": 90.0, "error": error, "values": values}
     document["signals"] = {"engine": signal}
     [line] = [line for line in lines_of(document) if line.startswith("  engine  ")]
@@ -88,7 +88,7 @@ def test_old_values_of_a_signal_are_not_shown_as_if_they_were_of_now(
 
 
 def test_a_handler_that_tells_no_tokens_is_shown_without_figures_of_them() -> None:
-    document = Desk().document() | {"backend": "handler"}
+    document = StatusStage().document() | {"backend": "handler"}
     assert "token" not in status_text(document)
     assert "policy       slo_aimd, target -" in lines_of(document)
     document["pacing"]["model"]["learns_from"] = "engine_counters"
@@ -96,13 +96,13 @@ def test_a_handler_that_tells_no_tokens_is_shown_without_figures_of_them() -> No
 
 
 def test_a_worker_of_which_nothing_is_known_yet_can_be_shown() -> None:
-    text = status_text(Desk().document())
+    text = status_text(StatusStage().document())
     assert "limited by   -" in text
     assert "estimates" not in text
 
 
 def test_the_text_names_workers_with_other_deadlines() -> None:
-    stage = Desk()
+    stage = StatusStage()
     assert "deadlines" not in status_text(stage.document())
     stage.differing = [{"worker": "w-2", "difference": "FOREBAY_TIER_TTL_MS high 5000 against 60000"}]
     assert "workers with other deadlines or waits, this one's first\n  w-2  FOREBAY_TIER_TTL_MS high" in status_text(
@@ -114,7 +114,7 @@ def test_the_text_names_workers_with_other_deadlines() -> None:
 
 
 def test_the_text_shows_who_shares_the_backend() -> None:
-    stage = Desk()
+    stage = StatusStage()
     assert "share" not in status_text(stage.document())
     stage.sharing = {
         "limit_requests": LIMIT,
@@ -139,7 +139,7 @@ def test_the_text_shows_who_shares_the_backend() -> None:
 
 def test_what_an_engine_says_does_not_steer_the_terminal() -> None:
     hostile = "HTTP 503: \x1b]0;pwned\x07\x9b2J\nlimited by   -\u202e"
-    document = Desk().document()
+    document = StatusStage().document()
     document["breaker"]["error"] = hostile
     document["intakes"]["high"]["troubles"] = [hostile]
     document["signals"]["engine"] |= {"state": "missing", "error": hostile, "source": hostile}
@@ -150,38 +150,38 @@ def test_what_an_engine_says_does_not_steer_the_terminal() -> None:
 
 
 def test_a_backend_that_fails_all_is_shown_with_its_cause_and_what_to_do_and_without_its_words() -> None:
-    desk = Desk()
-    fail_all(desk, http_failure(401, Reason.BACKEND_REJECTED))
-    breaker = desk.document()["breaker"]
+    stage = StatusStage()
+    fail_all(stage, http_failure(401, Reason.BACKEND_REJECTED))
+    breaker = stage.document()["breaker"]
     assert (breaker["state"], breaker["error"], breaker["cause"]) == (
         "open",
         "HTTP 401 (backend_rejected)",
         "credentials",
     )
-    assert "MY-PRIVATE-PROMPT" not in str(desk.document())
-    lines = lines_of(desk.document())
+    assert "MY-PRIVATE-PROMPT" not in str(stage.document())
+    lines = lines_of(stage.document())
     assert "breaker      open, opened 1 times: HTTP 401 (backend_rejected)" in lines
     assert f"what to do   {breaker['fix']}" in lines
 
 
 def test_a_status_of_an_older_worker_without_a_fix_can_be_shown() -> None:
-    document = Desk().document()
+    document = StatusStage().document()
     document["breaker"] = {"state": "open", "opened": 2, "error": "connection refused"}
     assert "breaker      open, opened 2 times: connection refused" in lines_of(document)
 
 
 def test_the_text_says_that_the_event_loop_is_held_and_how_old_the_rest_is() -> None:
     of_loop = {"held_seconds": 12.25, "request_id": "r-7", "holds": 0, "document_age_seconds": 14.0}
-    lines = lines_of(Desk().document() | {"event_loop": of_loop})
+    lines = lines_of(StatusStage().document() | {"event_loop": of_loop})
     held = "held for 12.25 s by request r-7: nothing starts or ends; what is shown here is 14.00 s old"
     assert f"event loop   {held}" in lines
     of_loop["held_seconds"] = 0.0
-    assert not [line for line in lines_of(Desk().document() | {"event_loop": of_loop}) if "event loop" in line]
+    assert not [line for line in lines_of(StatusStage().document() | {"event_loop": of_loop}) if "event loop" in line]
 
 
 def test_a_handler_that_tells_its_tokens_is_shown_with_them() -> None:
-    desk = Desk()
-    desk.accept(Tier.MID, 20)
-    desk.start()
-    desk.answer_all(after_seconds=1)
-    assert "an output token, lately" in status_text(desk.document() | {"backend": "handler"})
+    stage = StatusStage()
+    stage.fill(Tier.MID, 20)
+    stage.take_all()
+    stage.answer_all(after_seconds=1)
+    assert "an output token, lately" in status_text(stage.document() | {"backend": "handler"})

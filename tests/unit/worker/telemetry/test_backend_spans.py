@@ -16,7 +16,8 @@ from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Work
 from forebay_worker.telemetry.spans import MODELS_NAMED_MAX
-from simulated.spans import ANSWER, CHARGED, FAILED, PARENT, REFUSED, WITHIN, Stage, attributes, headers, span_id
+from simulated.dispatch import REFUSED
+from simulated.spans import ANSWER, CHARGED, FAILED, PARENT, WITHIN, TracedStage, attributes, headers, span_id
 from simulated.works import POOL, make_work
 
 
@@ -39,7 +40,7 @@ class Engine:
         pass
 
 
-def called(stage: Stage, engine: Engine, **fields: Any) -> None:
+def called(stage: TracedStage, engine: Engine, **fields: Any) -> None:
     stage.accept(make_work(headers=WITHIN, **fields))
     work = stage.take()
     try:
@@ -50,7 +51,7 @@ def called(stage: Stage, engine: Engine, **fields: Any) -> None:
 
 
 def test_the_engines_call_is_named_as_generative_ai_is() -> None:
-    stage = Stage()
+    stage = TracedStage()
     engine = Engine(ANSWER)
     called(stage, engine, payload={"model": "m-1", "max_tokens": 50})
     call = stage.one("chat m-1")
@@ -77,14 +78,14 @@ def test_the_engines_call_is_named_as_generative_ai_is() -> None:
     ],
 )
 def test_a_call_that_fails_says_how(ends: BaseException, error: str, http_status: int | None) -> None:
-    stage = Stage()
+    stage = TracedStage()
     called(stage, Engine(ends))
     call = attributes(stage.one("chat"))
     assert (call["error.type"], call.get("http.response.status_code")) == (error, http_status)
 
 
 def test_models_that_a_client_makes_up_do_not_become_names() -> None:
-    stage = Stage()
+    stage = TracedStage()
     backend = stage.tracing.around(Engine(ANSWER))
     for number in range(MODELS_NAMED_MAX + 20):
         stage.accept(make_work(offset=number, payload={"model": f"made-up-{number}" + "x" * 1000}))
@@ -97,7 +98,7 @@ def test_models_that_a_client_makes_up_do_not_become_names() -> None:
 
 
 def test_a_handlers_own_spans_lie_below_its_attempt() -> None:
-    stage = Stage(backend_url=None)
+    stage = TracedStage(backend_url=None)
     handler = Engine(ANSWER)
     called(stage, handler)
     assert handler.current == span_id(stage.one("attempt"))
@@ -107,7 +108,7 @@ def test_a_handlers_own_spans_lie_below_its_attempt() -> None:
 def test_the_decision_is_made_once_and_with_the_id_that_is_recorded() -> None:
     ids = PresetIds()
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(0.5)), id_generator=ids, shutdown_on_exit=False)
-    stage = Stage(provider=provider, decisions=RootDecisions(provider.sampler, ids))
+    stage = TracedStage(provider=provider, decisions=RootDecisions(provider.sampler, ids))
     passed_on = []
     for offset in range(100):
         stage.accept(make_work(offset=offset))

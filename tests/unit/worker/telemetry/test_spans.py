@@ -13,25 +13,14 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.trace_context import parse_traceparent
 from forebay_schemas.runtime.otel_context import PresetIds, RootDecisions
 from forebay_worker.request.work import Failure
+from simulated.dispatch import REFUSED
 from simulated.ports import NOW_MS
-from simulated.spans import (
-    ANSWER,
-    CHARGED,
-    PARENT,
-    REFUSED,
-    WITHIN,
-    Stage,
-    attributes,
-    headers,
-    seconds,
-    span_id,
-    status,
-)
+from simulated.spans import ANSWER, CHARGED, PARENT, WITHIN, TracedStage, attributes, headers, seconds, span_id, status
 from simulated.works import POOL, make_assignment, make_work
 
 
 def test_a_request_waits_runs_and_is_delivered() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN, offset=5, key=b"k"))
     work = stage.take(seconds=2.0)
     stage.clock.advance(1.5)
@@ -51,7 +40,7 @@ def test_a_request_waits_runs_and_is_delivered() -> None:
 
 
 def test_a_wall_clock_that_is_set_back_meanwhile_turns_no_span_over() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     work = stage.take(seconds=1.0)
     stage.clock.step_wall(-3600)
@@ -63,14 +52,14 @@ def test_a_wall_clock_that_is_set_back_meanwhile_turns_no_span_over() -> None:
 
 
 def test_a_stamp_of_the_future_gives_an_empty_queue_span() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN, enqueued_at=NOW_MS + 5000))
     stage.dispatcher.answered(stage.take(), ANSWER)
     assert seconds(stage.one("queue")) == (0.0, 0.0)
 
 
 def test_a_failure_is_of_its_attempt_and_the_retry_names_it() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
@@ -85,7 +74,7 @@ def test_a_failure_is_of_its_attempt_and_the_retry_names_it() -> None:
 
 
 def test_a_retry_of_a_request_without_a_trace_is_joined_to_its_first_span() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=[(TRACEPARENT, b"nonsense")]))
     stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
@@ -98,7 +87,7 @@ def test_a_retry_of_a_request_without_a_trace_is_joined_to_its_first_span() -> N
 
 
 def test_a_dead_letter_names_the_attempt_that_died() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=[*WITHIN, ("forebay-attempt", b"2")]))
     stage.dispatcher.failed(stage.take(), CHARGED)
     stage.deliver()
@@ -108,7 +97,7 @@ def test_a_dead_letter_names_the_attempt_that_died() -> None:
 
 
 def test_what_the_backends_state_undid_runs_again_below_the_same_span() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     stage.dispatcher.failed(stage.take(), REFUSED)
     assert stage.named("process") == []
@@ -127,7 +116,7 @@ def test_what_the_backends_state_undid_runs_again_below_the_same_span() -> None:
 
 @pytest.mark.parametrize("way", ["expired", "doomed", "cancelled", "shed", "rejected", "crashed"])
 def test_what_never_ran_ends_with_what_became_of_it(way: str) -> None:
-    stage = Stage()
+    stage = TracedStage()
     work = make_work(headers=WITHIN, value=b"no json" if way == "rejected" else None)
     work.assignment.claims.claim(work.offset)
     stage.clock.advance(1.0)
@@ -153,7 +142,7 @@ def test_what_never_ran_ends_with_what_became_of_it(way: str) -> None:
 
 
 def test_a_cancel_while_it_runs_ends_attempt_and_request() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     work = stage.take()
     stage.dispatcher.controls.hear(
@@ -167,7 +156,7 @@ def test_a_cancel_while_it_runs_ends_attempt_and_request() -> None:
 
 
 def test_what_is_given_back_or_lost_says_so() -> None:
-    stage = Stage()
+    stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     stage.dispatcher.gave_up(stage.take(), deadline_passed=False)
     assert status(stage.one("process")) == ("given_back", False)
@@ -181,7 +170,7 @@ def test_what_is_given_back_or_lost_says_so() -> None:
 
 
 def test_expedited_and_sent_twice() -> None:
-    stage = Stage()
+    stage = TracedStage()
     work = make_work(headers=WITHIN)
     work.assignment.claims.claim(work.offset)
     stage.reporter.expedite(work)
@@ -195,7 +184,7 @@ def test_expedited_and_sent_twice() -> None:
 
 
 def test_what_is_not_sampled_is_passed_on_and_leaves_no_span() -> None:
-    stage = Stage(provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
+    stage = TracedStage(provider=TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False))
     stage.accept(make_work(headers=WITHIN))
     work = stage.take()
     assert work.traceparent is not None
@@ -209,7 +198,7 @@ def test_what_is_not_sampled_is_passed_on_and_leaves_no_span() -> None:
 
 def test_a_trace_that_is_not_kept_stays_so_over_retries() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF, shutdown_on_exit=False)
-    stage = Stage(provider=provider, decisions=RootDecisions(provider.sampler, PresetIds()))
+    stage = TracedStage(provider=provider, decisions=RootDecisions(provider.sampler, PresetIds()))
     stage.accept(make_work())
     work = stage.take()
     passed_on = work.traceparent
