@@ -17,7 +17,7 @@ from forebay_schemas.contract.coordination import (
 )
 from forebay_worker.coordination import follower as coordination_module
 from forebay_worker.coordination.follower import BATCH_RECORDS_MAX, LOOK_BACK_MS, NO_ROOM_SECONDS
-from simulated.post import CONTROL, FINISHED, RELEASED, RUNNING, TOPIC, Post, says
+from simulated.coordination import CONTROL, FINISHED, RELEASED, RUNNING, TOPIC, Post, says
 
 
 def test_every_notice_is_passed_on_once_in_order() -> None:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from forebay_schemas.contract.control import Control, ControlAction, encode_control
 from forebay_worker.coordination.follower import RECOVERED_SECONDS
-from simulated.post import CONTROL, FINISHED, TIMED_OUT, TOPIC, Post, says
+from simulated.coordination import CONTROL, FINISHED, TIMED_OUT, TOPIC, Post, says
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])

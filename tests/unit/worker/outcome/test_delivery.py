@@ -14,7 +14,7 @@ from forebay_schemas.contract.results import decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.bounds import BOUNDS
 from forebay_worker.outcome.delivery import AGAIN_SECONDS, DELIVERY_STALL_SECONDS, REFUSED_AGAIN_SECONDS
-from simulated.desk import FAILED, GONE, Desk, failing, is_finished
+from simulated.outcomes import FAILED, GONE, Desk, failing, is_finished
 from simulated.ports import MemoryRecord
 from simulated.works import POOL, make_assignment, make_work
 

@@ -9,7 +9,7 @@ from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_worker.outcome.delivery import AGAIN_SECONDS
-from simulated.desk import FAILED, Desk, is_finished
+from simulated.outcomes import FAILED, Desk, is_finished
 from simulated.ports import MemoryRecord
 from simulated.works import POOL, make_work
 

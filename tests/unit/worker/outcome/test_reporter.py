@@ -12,7 +12,7 @@ from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.outcome.delivery import AGAIN_SECONDS
 from forebay_worker.request.work import Answer, Failure
-from simulated.desk import FAILED, Desk, failing, is_finished
+from simulated.outcomes import FAILED, Desk, failing, is_finished
 from simulated.ports import NOW_MS
 from simulated.works import POOL, make_assignment, make_work
 

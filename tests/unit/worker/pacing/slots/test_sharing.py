@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.pacing.slots.sharing import NEW_SECONDS, SILENT_SECONDS, Own
-from simulated.members import HIGH, LOW, TICK, Stage
+from simulated.sharing import HIGH, LOW, TICK, Stage
 
 
 def test_one_that_is_alone_has_all_within_a_moment() -> None:

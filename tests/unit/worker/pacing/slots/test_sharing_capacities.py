@@ -10,7 +10,7 @@ import pytest
 from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.pacing.slots.sharing import Own
-from simulated.members import BACKEND, Stage
+from simulated.sharing import BACKEND, Stage
 
 
 def test_two_processes_with_one_id_are_two() -> None:
