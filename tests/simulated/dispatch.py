@@ -6,22 +6,21 @@ import math
 
 from forebay_schemas.contract.headers import read_history
 from forebay_schemas.contract.reasons import Reason
-from forebay_schemas.contract.results import Result, decode_result
+from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes
 from forebay_worker.answers.verdict import reason_of_status
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
-from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Answer, Failure, Work
-from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
-from simulated.ports import ManualClock, MemoryProducer
+from simulated.outcomes import Outcomes
+from simulated.ports import ManualClock
 from simulated.works import POOL, make_assignment, make_work
 
 
@@ -36,7 +35,7 @@ ANSWER = Answer(body={"ok": True})
 BUFFER_BYTES = 3 * 1_000_000
 
 
-class Stage:
+class Stage(Outcomes):
     """A dispatcher with a real reporter over a producer in memory. Without retries a failure is the end.
 
     ``limit``: of the gate, unless a gate is given.
@@ -55,12 +54,7 @@ class Stage:
         clock: ManualClock | None = None,
         tracing: Tracing = NO_TRACING,
     ) -> None:
-        self.clock = clock or ManualClock()
-        self.producer = MemoryProducer()
-        self.stats = Stats()
-        self.reporter = Reporter(
-            producer=self.producer, pool=POOL, worker_id="w", clock=self.clock, stats=self.stats, tracing=tracing
-        )
+        super().__init__(clock=clock, tracing=tracing)
         self.gate = gate or Gate(policy=FixedLimit(limit_requests=limit), prefill_seconds_max=math.inf)
         self.dispatcher = Dispatcher(
             clock=self.clock,
@@ -122,7 +116,7 @@ class Stage:
     def results(self) -> list[Result]:
         """What was reported and delivered, in order."""
         self.reporter.delivery.poll()
-        return [decode_result(record.value()) for record in self.producer.delivered_to(POOL.results)]
+        return super().results()
 
     def outcomes(self) -> list[tuple[str, str]]:
         return [(result.request_id, result.reason) for result in self.results()]

@@ -45,7 +45,7 @@ class Watched(FixedLimit):
 
 
 @dataclass
-class Stage:
+class GateStage:
     """A gate over a fixed limit, and the requests that run through it."""
 
     limit: int = 256
@@ -106,7 +106,7 @@ class Stage:
 
 
 @dataclass
-class Engine:
+class EngineCounters:
     """An engine's own metrics, as time passes: steps of 10 ms and 0.2 ms a sequence, twice as slow if ``slowness`` is
     2. ``others``: what other workers have in flight."""
 
@@ -131,7 +131,7 @@ class Engine:
         return EngineReading(at=at, **(known | fields))
 
 
-def run_seconds(stage: Stage, engine: Engine, count: int) -> Signals:
+def run_seconds(stage: GateStage, engine: EngineCounters, count: int) -> Signals:
     """Seconds in which the engine is always busy with what the stage has in flight."""
     for _ in range(count):
         engine.second(len(stage.running))

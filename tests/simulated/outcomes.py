@@ -11,6 +11,7 @@ from forebay_schemas.contract.results import Result, decode_result
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
+from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
 from simulated.ports import ManualClock, MemoryProducer, MemoryRecord
 from simulated.works import POOL
 
@@ -18,15 +19,20 @@ GONE = KafkaError(KafkaError._MSG_TIMED_OUT)
 FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: no")
 
 
-class Desk:
+class Outcomes:
     """A reporter over a producer in memory."""
 
-    def __init__(self) -> None:
-        self.clock = ManualClock()
+    def __init__(self, *, clock: ManualClock | None = None, tracing: Tracing = NO_TRACING) -> None:
+        self.clock = clock or ManualClock()
         self.producer = MemoryProducer()
         self.stats = Stats()
         self.reporter = Reporter(
-            producer=self.producer, pool=POOL, worker_id="worker-1", clock=self.clock, stats=self.stats
+            producer=self.producer,
+            pool=POOL,
+            worker_id="worker-1",
+            clock=self.clock,
+            stats=self.stats,
+            tracing=tracing,
         )
 
     def poll(self, seconds: float = 0.0) -> None:

@@ -39,7 +39,7 @@ class Member:
         return sum(self.wanted.values())
 
 
-class Stage:
+class SharingStage:
     """Moves time on in small ticks. Requests run until `end` or `ends_share` of them in each tick."""
 
     def __init__(

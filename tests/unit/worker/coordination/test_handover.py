@@ -13,7 +13,7 @@ from simulated.works import make_assignment
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
 
 
-class Desk:
+class HandOverDesk:
     """The hand-overs of a worker; ``said`` is emptied as it is looked at. ``delivers``: what becomes of a notice, None
     while its report is awaited, in ``awaiting``."""
 
@@ -59,7 +59,7 @@ def finish(assignment: Assignment, *offsets: int) -> None:
 
 
 def test_what_finishes_is_said_at_once_and_only_once() -> None:
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3, 4, 5)
     assert desk.hand_overs.running_count == 3
     assert desk.said() == []
@@ -74,7 +74,7 @@ def test_what_finishes_is_said_at_once_and_only_once() -> None:
 
 def test_what_goes_back_without_an_outcome_is_said_to_be_released() -> None:
     """The drain time is over, or the backend refuses it: its new owner runs it."""
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3, 4)
     assignment.claims.release(4)
     assert desk.said() == [(RELEASED, 0, [4])]
@@ -84,7 +84,7 @@ def test_what_goes_back_without_an_outcome_is_said_to_be_released() -> None:
 
 
 def test_what_runs_is_said_again_well_within_its_lease() -> None:
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3, 4)
     assert desk.said(after_seconds=RENEW_SECONDS - 0.1) == []
     assert desk.said(after_seconds=0.1) == [(RUNNING, 0, [3, 4])]
@@ -97,7 +97,7 @@ def test_what_runs_is_said_again_well_within_its_lease() -> None:
 
 
 def test_each_partition_is_spoken_of_by_itself() -> None:
-    desk = Desk()
+    desk = HandOverDesk()
     first, second = desk.let_go(3, partition=1), desk.let_go(3, 4, partition=2)
     finish(second, 3)
     finish(first, 3)
@@ -107,7 +107,7 @@ def test_each_partition_is_spoken_of_by_itself() -> None:
 
 def test_one_that_finished_just_before_it_was_let_go_of_is_still_said() -> None:
     """Its outcome became durable after the partition's thread had last looked."""
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = make_assignment()
     assignment.receive(0)
     assignment.claims.claim(0)
@@ -118,7 +118,7 @@ def test_one_that_finished_just_before_it_was_let_go_of_is_still_said() -> None:
 
 
 def test_a_notice_names_its_worker_and_its_partition() -> None:
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3, partition=2)
     finish(assignment, 3)
     desk.hand_overs.step(desk.now)
@@ -129,7 +129,7 @@ def test_a_notice_names_its_worker_and_its_partition() -> None:
 
 def test_what_ended_is_said_again_until_it_is_durable() -> None:
     """A full queue of the client fails at once, a delivery may fail later; neither may make the request run again."""
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3, 4, 5)
     desk.delivers = False
     finish(assignment, 3)
@@ -154,7 +154,7 @@ def test_what_ended_is_said_again_until_it_is_durable() -> None:
 
 
 def test_what_cannot_be_said_for_as_long_as_anybody_would_hear_it_is_given_up() -> None:
-    desk = Desk()
+    desk = HandOverDesk()
     assignment = desk.let_go(3)
     desk.delivers = False
     finish(assignment, 3)

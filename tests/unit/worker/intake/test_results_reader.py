@@ -141,7 +141,7 @@ class MemoryResults:
         """Nothing is open."""
 
 
-class Desk:
+class LookDesk:
     def __init__(self, partitions: int = 2) -> None:
         self.clock = ManualClock()
         self.topic = MemoryResults(self.clock, partitions)
@@ -163,7 +163,7 @@ class Desk:
 
 
 def test_a_look_sees_every_outcome_since_its_time_in_all_partitions() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "old", at_ms=NOW_MS - 1)
     desk.topic.put(0, "a", at_ms=NOW_MS)
     desk.topic.put(1, "b", at_ms=NOW_MS + 5, replay_count=2)
@@ -176,7 +176,7 @@ def test_a_look_sees_every_outcome_since_its_time_in_all_partitions() -> None:
 
 
 def test_all_partitions_are_asked_about_at_once() -> None:
-    desk = Desk(partitions=12)
+    desk = LookDesk(partitions=12)
     desk.topic.put(11, "a", at_ms=NOW_MS)
     assert desk.look().has("a", 0)
     assert desk.topic.questions == 3, "where they begin and end, and where the time lies"
@@ -185,7 +185,7 @@ def test_all_partitions_are_asked_about_at_once() -> None:
 
 
 def test_nothing_is_asked_of_the_brokers_before_somebody_looks() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.reader._was_asked.set()
     desk.reader.step()
     assert desk.made == 0
@@ -193,7 +193,7 @@ def test_nothing_is_asked_of_the_brokers_before_somebody_looks() -> None:
 
 def test_what_no_consumer_sees_at_the_end_of_a_partition_holds_nothing_up() -> None:
     """A transaction's marker is the last thing in the log."""
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "a", at_ms=NOW_MS)
     desk.topic.ends = {0: 2, 1: 7}
     look = desk.look()
@@ -203,7 +203,7 @@ def test_what_no_consumer_sees_at_the_end_of_a_partition_holds_nothing_up() -> N
 
 
 def test_retention_may_have_passed_the_time() -> None:
-    desk = Desk()
+    desk = LookDesk()
     for number in range(3):
         desk.topic.put(0, f"r-{number}", at_ms=NOW_MS)
     desk.topic.firsts = {0: 1}
@@ -212,7 +212,7 @@ def test_retention_may_have_passed_the_time() -> None:
 
 
 def test_looks_that_are_asked_for_together_are_one_and_a_later_one_only_reads_on() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "a", at_ms=NOW_MS)
     first = desk.reader.look(NOW_MS + 1_000)
     second = desk.look(NOW_MS)
@@ -230,7 +230,7 @@ def test_looks_that_are_asked_for_together_are_one_and_a_later_one_only_reads_on
 @pytest.mark.parametrize("outcomes", [1, 2, 5])
 def test_of_a_topic_made_anew_all_is_read_however_long_it_is(outcomes: int) -> None:
     """Shorter than the old one, as long, and longer."""
-    desk = Desk(partitions=1)
+    desk = LookDesk(partitions=1)
     for number in range(2):
         desk.topic.put(0, f"old-{number}", at_ms=NOW_MS)
     assert desk.look().has("old-1", 0)
@@ -244,14 +244,14 @@ def test_of_a_topic_made_anew_all_is_read_however_long_it_is(outcomes: int) -> N
 
 
 def test_what_is_written_while_the_ends_are_looked_up_is_not_missed_by_the_next_look() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.during_lookup.append(lambda: desk.topic.put(0, "between", at_ms=NOW_MS + 1))
     desk.look()
     assert desk.look().has("between", 0)
 
 
 def test_a_partition_that_the_topic_got_meanwhile_is_looked_through_too() -> None:
-    desk = Desk(partitions=1)
+    desk = LookDesk(partitions=1)
     desk.look()
     desk.topic.logs.append([])
     desk.topic.put(1, "a", at_ms=NOW_MS)
@@ -259,7 +259,7 @@ def test_a_partition_that_the_topic_got_meanwhile_is_looked_through_too() -> Non
 
 
 def test_what_fails_is_tried_again() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "a", at_ms=NOW_MS)
     desk.topic.fails = [KafkaException(BROKEN)] * 3
     look = desk.look(steps=3)
@@ -272,7 +272,7 @@ def test_what_fails_is_tried_again() -> None:
 
 @pytest.mark.parametrize("how", ["silent", "failing"])
 def test_a_topic_that_cannot_be_read_holds_requests_up_for_ten_seconds_and_no_longer(how: str) -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "a", at_ms=NOW_MS)
     desk.topic.is_silent = how == "silent"
     desk.topic.fails += [KafkaException(BROKEN)] * 1_000 * (how == "failing")
@@ -295,7 +295,7 @@ def test_more_outcomes_than_memory_is_given_for_end_a_look_that_is_not_complete(
 ) -> None:
     monkeypatch.setattr(SeenOutcomes, "is_full", property(lambda seen: seen.count >= 3))
     monkeypatch.setattr(results_reader, "CONSUME_RECORDS_MAX", 2)
-    desk = Desk(partitions=1)
+    desk = LookDesk(partitions=1)
     for number in range(9):
         desk.topic.put(0, f"r-{number}", at_ms=NOW_MS)
     look = desk.look()
@@ -305,7 +305,7 @@ def test_more_outcomes_than_memory_is_given_for_end_a_look_that_is_not_complete(
 
 
 def test_what_was_seen_is_kept_for_a_minute_only() -> None:
-    desk = Desk()
+    desk = LookDesk()
     desk.topic.put(0, "a", at_ms=NOW_MS)
     desk.look()
     desk.clock.advance(KEPT_SECONDS + POLL_SECONDS)

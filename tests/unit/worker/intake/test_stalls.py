@@ -31,7 +31,7 @@ class SlowConsumer:
         self.sent = offsets
 
 
-class Desk:
+class CommitDesk:
     """One partition, its commits, and how far it has come."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Desk:
 
 
 def test_a_partition_stands_still_while_its_lowest_unfinished_offset_is_the_same() -> None:
-    desk = Desk()
+    desk = CommitDesk()
     assert desk.age(5.0) == 0
     desk.receive(0, 1, 2)
     assert desk.age(10.0) == 0
@@ -79,7 +79,7 @@ def test_a_partition_stands_still_while_its_lowest_unfinished_offset_is_the_same
 
 
 def test_the_partition_that_stands_longest_counts_and_one_that_came_back_begins_anew() -> None:
-    desk = Desk()
+    desk = CommitDesk()
     desk.receive(0)
     desk.age(0.0)
     other = make_assignment(Tier.HIGH)
@@ -95,7 +95,7 @@ def test_the_partition_that_stands_longest_counts_and_one_that_came_back_begins_
 
 
 def test_commit_lag_is_the_age_of_what_finished_and_no_confirmed_commit_tells_of() -> None:
-    desk = Desk()
+    desk = CommitDesk()
     desk.receive(0, 1, 2)
     assert desk.commits.lag_seconds(1.0) == 0
     desk.finish(1, now=1.0)
@@ -112,7 +112,7 @@ def test_commit_lag_is_the_age_of_what_finished_and_no_confirmed_commit_tells_of
 
 @pytest.mark.parametrize("how", ["refused", "failed at once", "never answered"])
 def test_what_was_not_committed_after_all_has_waited_since_it_finished(how: str) -> None:
-    desk = Desk()
+    desk = CommitDesk()
     desk.receive(0)
     desk.finish(0, now=1.0)
     desk.consumer.refuses = how == "failed at once"

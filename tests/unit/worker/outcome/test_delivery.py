@@ -14,13 +14,13 @@ from forebay_schemas.contract.results import decode_result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.bounds import BOUNDS
 from forebay_worker.outcome.delivery import AGAIN_SECONDS, DELIVERY_STALL_SECONDS, REFUSED_AGAIN_SECONDS
-from simulated.outcomes import FAILED, GONE, Desk, failing, is_finished
+from simulated.outcomes import FAILED, GONE, Outcomes, failing, is_finished
 from simulated.ports import MemoryRecord
 from simulated.works import POOL, make_assignment, make_work
 
 
 def test_nothing_is_finished_before_it_is_delivered() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.producer.holding = True
     desk.complete(work)
@@ -33,7 +33,7 @@ def test_nothing_is_finished_before_it_is_delivered() -> None:
 
 @pytest.mark.parametrize("lost_topic", [POOL.results, POOL.dead_letter])
 def test_a_failed_request_is_finished_after_both_its_records_and_the_letter_comes_first(lost_topic: str) -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.producer.fail = lambda record: GONE if record.topic() == lost_topic else None
     desk.reporter.failed(work, FAILED, service_seconds=1.0)
@@ -51,7 +51,7 @@ def test_a_failed_request_is_finished_after_both_its_records_and_the_letter_come
 
 
 def test_a_delivery_that_fails_is_made_again_and_counts_once() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.producer.fail = failing(3)
     desk.complete(work)
@@ -64,7 +64,7 @@ def test_a_delivery_that_fails_is_made_again_and_counts_once() -> None:
 
 
 def test_a_failed_delivery_is_not_made_again_at_once() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = failing(1_000_000)
     desk.complete(make_work())
     for _ in range(20):
@@ -73,7 +73,7 @@ def test_a_failed_delivery_is_not_made_again_at_once() -> None:
 
 
 def test_a_full_queue_delays_and_loses_nothing() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.queue_free = 3
     works = [make_work(offset=offset) for offset in range(10)]
     for work in works[:5]:
@@ -89,7 +89,7 @@ def test_a_full_queue_delays_and_loses_nothing() -> None:
 
 
 def test_a_refusal_by_the_client_itself_is_made_again_too() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.producer.refuse = failing(2, KafkaError(KafkaError._STATE))
     desk.complete(work)
@@ -100,7 +100,7 @@ def test_a_refusal_by_the_client_itself_is_made_again_too() -> None:
 
 
 def test_two_requests_of_one_id_in_flight_are_each_finished_by_their_own_result() -> None:
-    desk = Desk()
+    desk = Outcomes()
     first, second, third = (make_work(offset=offset, request_id="same") for offset in range(3))
     desk.producer.holding = True
     for work in (first, second, third):
@@ -125,7 +125,7 @@ def test_two_requests_of_one_id_in_flight_are_each_finished_by_their_own_result(
 )
 @pytest.mark.parametrize("by", ["the client", "the broker"])
 def test_what_kafka_refuses_for_good_stops_its_partition_loudly_until_it_is_taken(code: int, by: str) -> None:
-    desk = Desk()
+    desk = Outcomes()
     refuse: Callable[[MemoryRecord], KafkaError | None] = lambda _: KafkaError(code)  # noqa: E731 - it is assigned
     desk.producer.refuse, desk.producer.fail = (refuse, failing(0)) if by == "the client" else (failing(0), refuse)
     work, other = make_work(offset=4), make_work(make_assignment(partition=1))
@@ -147,7 +147,7 @@ def test_what_kafka_refuses_for_good_stops_its_partition_loudly_until_it_is_take
 
 
 def test_a_passing_failure_stops_no_partition() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = failing(1)
     work = make_work()
     desk.complete(work)
@@ -156,7 +156,7 @@ def test_a_passing_failure_stops_no_partition() -> None:
 
 
 def test_what_is_refused_for_good_does_not_hold_up_what_failed_for_a_moment() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = failing(1, KafkaError(KafkaError.POLICY_VIOLATION))
     desk.complete(make_work(offset=0))
     desk.poll()
@@ -170,7 +170,7 @@ def test_what_is_refused_for_good_does_not_hold_up_what_failed_for_a_moment() ->
 
 
 def test_a_producer_that_can_never_deliver_again_says_why() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = failing(1)
     desk.complete(make_work())
     desk.poll()
@@ -185,7 +185,7 @@ def test_a_producer_that_can_never_deliver_again_says_why() -> None:
 
 
 def test_nothing_is_started_when_no_result_is_delivered_any_more_and_again_when_one_is() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.poll(100.0)
     assert desk.accepts(), "nothing waits"
     desk.producer.holding = True
@@ -201,7 +201,7 @@ def test_nothing_is_started_when_no_result_is_delivered_any_more_and_again_when_
 
 
 def test_slow_deliveries_are_no_stall() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = lambda record: None if int(decode_result(record.value()).body["n"]) % 2 else GONE
     for number in range(20):
         desk.complete(make_work(offset=number), {"n": number})
@@ -215,7 +215,7 @@ def test_slow_deliveries_are_no_stall() -> None:
     ids=["records", "bytes"],
 )
 def test_nothing_is_started_while_outcomes_pile_up(count: int, size: int) -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.holding = True
     work = make_work()
     body = msgspec.Raw(b'"' + b"x" * size + b'"')
@@ -231,7 +231,7 @@ def test_nothing_is_started_while_outcomes_pile_up(count: int, size: int) -> Non
 
 def test_whatever_fails_each_outcome_is_delivered_and_counted_once() -> None:
     rng = random.Random(5)
-    desk = Desk()
+    desk = Outcomes()
     desk.producer.fail = lambda _: GONE if rng.random() < 0.3 else None
     works = [make_work(offset=offset, request_id=f"r-{offset % 40}") for offset in range(120)]
     for work in works:

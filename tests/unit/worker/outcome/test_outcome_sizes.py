@@ -9,13 +9,13 @@ from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
 from forebay_worker.outcome.delivery import AGAIN_SECONDS
-from simulated.outcomes import FAILED, Desk, is_finished
+from simulated.outcomes import FAILED, Outcomes, is_finished
 from simulated.ports import MemoryRecord
 from simulated.works import POOL, make_work
 
 
 def test_a_result_too_large_for_its_topic_fails_the_request() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.complete(work, {"text": "x" * LATER_BYTES_MAX})
     desk.poll()
@@ -31,7 +31,7 @@ def test_a_retry_too_large_for_its_topic_ends_the_request(by: str) -> None:
         large = record.topic() in POOL.retries
         return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if large else None
 
-    desk = Desk()
+    desk = Outcomes()
     if by == "the client":
         desk.producer.refuse = refuse
     else:
@@ -49,7 +49,7 @@ def test_a_retry_too_large_for_its_topic_ends_the_request(by: str) -> None:
 
 
 def test_the_largest_result_that_fits_is_delivered() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.complete(make_work(), {"text": "x" * (LATER_BYTES_MAX - 5_000)})
     desk.poll()
     assert desk.results()[0].status is Status.COMPLETED
@@ -64,7 +64,7 @@ def test_size_never_stops_a_partition(by: str, kind: str) -> None:
         large = len(record.value() or b"") > 100_000
         return KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if large else None
 
-    desk = Desk()
+    desk = Outcomes()
     if by == "the client":
         desk.producer.refuse = refuse
     else:

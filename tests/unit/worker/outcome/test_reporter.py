@@ -12,13 +12,13 @@ from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.outcome.delivery import AGAIN_SECONDS
 from forebay_worker.request.work import Answer, Failure
-from simulated.outcomes import FAILED, Desk, failing, is_finished
+from simulated.outcomes import FAILED, Outcomes, failing, is_finished
 from simulated.ports import NOW_MS
 from simulated.works import POOL, make_assignment, make_work
 
 
 def test_a_result_says_what_happened_under_the_requests_id() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work(make_assignment(Tier.HIGH), offset=4, request_id="a", headers=[("forebay-attempt", b"2")])
     desk.clock.advance(2.0)
     answer = Answer(body=msgspec.Raw(b'{"choices": []}'), prompt_tokens=3, output_tokens=9)
@@ -47,7 +47,7 @@ def test_a_result_says_what_happened_under_the_requests_id() -> None:
 
 
 def test_an_expired_request_says_how_late_it_was_and_is_no_dead_letter() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work(ttl_ms=1_000)
     desk.clock.advance(1.25)
     desk.reporter.expired(work, Reason.DEADLINE_PASSED_WAITING)
@@ -60,14 +60,14 @@ def test_an_expired_request_says_how_late_it_was_and_is_no_dead_letter() -> None
 
 
 def test_a_clock_that_goes_back_makes_no_negative_times() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.complete(make_work(enqueued_at=NOW_MS + 60_000))
     desk.poll()
     assert desk.results()[0].queue_seconds == 0
 
 
 def test_an_errors_text_is_cut_and_cleaned() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.reporter.failed(work, Failure(reason=Reason.BACKEND_ERROR, error="\ud800" + "x" * 10_000), service_seconds=1)
     desk.poll()
@@ -79,7 +79,7 @@ def test_an_errors_text_is_cut_and_cleaned() -> None:
 
 @pytest.mark.parametrize("body", [object(), {"x": object()}, "\ud800"])
 def test_a_handlers_answer_that_is_no_json_fails_the_request(body: object) -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.complete(work, body)
     desk.poll()
@@ -93,7 +93,7 @@ def test_a_handlers_answer_that_is_no_json_fails_the_request(body: object) -> No
 
 @pytest.mark.parametrize("request_id", ["a", None])
 def test_what_cannot_be_decoded_is_kept_and_answered_when_it_says_for_whom(request_id: str | None) -> None:
-    desk = Desk()
+    desk = Outcomes()
     value = b'{"request_id": "a", "payload": 3}' if request_id else b"\xff\x00"
     work = make_work(value=value)
     desk.reporter.rejected(work, Reason.UNDECODABLE, str(work.problem))
@@ -108,7 +108,7 @@ def test_what_cannot_be_decoded_is_kept_and_answered_when_it_says_for_whom(reque
 
 
 def test_a_retry_is_the_same_request_with_its_past_and_no_outcome_yet() -> None:
-    desk = Desk()
+    desk = Outcomes()
     foreign: list[tuple[str, bytes | None]] = [("x", b"\xff"), ("forebay-tenant", b"t"), ("traceparent", b"p")]
     work = make_work(make_assignment(Tier.HIGH), offset=7, key=b"\xfe", headers=foreign, enqueued_at=NOW_MS - 900)
     desk.reporter.retry(work, FAILED, delay_seconds=5)
@@ -126,7 +126,7 @@ def test_a_retry_is_the_same_request_with_its_past_and_no_outcome_yet() -> None:
 
 
 def test_the_tenth_retry_is_no_bigger_than_the_second() -> None:
-    desk = Desk()
+    desk = Outcomes()
     headers: list[tuple[str, bytes | None]] | None = [("x", b"1"), ("x", b"2")]
     sizes = []
     for attempt in range(10):
@@ -140,7 +140,7 @@ def test_the_tenth_retry_is_no_bigger_than_the_second() -> None:
 
 
 def test_a_retry_that_cannot_be_delivered_is_made_again_and_the_request_stays_unfinished() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work()
     desk.producer.fail = failing(2)
     desk.reporter.retry(work, FAILED, delay_seconds=1)
@@ -154,7 +154,7 @@ def test_a_retry_that_cannot_be_delivered_is_made_again_and_the_request_stays_un
 
 @pytest.mark.parametrize("delay_seconds", [0, 5])
 def test_a_dead_letter_names_the_group_that_read_the_request(delay_seconds: int) -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work(make_assignment(retry_delay_seconds=delay_seconds))
     desk.reporter.failed(work, FAILED, service_seconds=1.0)
     desk.poll()
@@ -168,7 +168,7 @@ def test_a_dead_letter_names_the_group_that_read_the_request(delay_seconds: int)
 
 @pytest.mark.parametrize("end", ["completed", "failed", "expired", "tried again"])
 def test_an_outcome_is_known_once_it_is_delivered(end: str) -> None:
-    desk = Desk()
+    desk = Outcomes()
     work, again = make_work(request_id="a"), make_work(request_id="a", offset=1)
     if end == "completed":
         desk.complete(work)
@@ -184,7 +184,7 @@ def test_an_outcome_is_known_once_it_is_delivered(end: str) -> None:
 
 
 def test_a_shed_request_says_why_and_when_it_would_have_ended_and_is_no_dead_letter() -> None:
-    desk = Desk()
+    desk = Outcomes()
     work = make_work(make_assignment(Tier.LOW), ttl_ms=10_000)
     desk.clock.advance(1.0)
     desk.reporter.shed(work, predicted_seconds=14.25, cause="a new high request waits 2.40 s")
@@ -198,7 +198,7 @@ def test_a_shed_request_says_why_and_when_it_would_have_ended_and_is_no_dead_let
 
 
 def test_a_result_says_which_replay_it_is_the_outcome_of() -> None:
-    desk = Desk()
+    desk = Outcomes()
     desk.complete(make_work(headers=[("forebay-replay-count", b"2")]))
     desk.poll()
     assert desk.results()[0].replay_count == 2
@@ -211,7 +211,7 @@ NOTICE = Notice(kind=NoticeKind.FINISHED, worker="worker-1", topic="t", partitio
 
 
 def test_a_notice_goes_to_the_coordination_topic_and_says_when_it_is_durable() -> None:
-    desk = Desk()
+    desk = Outcomes()
     heard: list[bool] = []
     desk.reporter.announcer.send_notice(NOTICE, heard.append)
     assert heard == []
@@ -225,7 +225,7 @@ def test_a_notice_goes_to_the_coordination_topic_and_says_when_it_is_durable() -
 
 @pytest.mark.parametrize("how", ["refused", "queue full", "not delivered"])
 def test_a_notice_that_fails_says_so_and_is_not_made_again(how: str) -> None:
-    desk = Desk()
+    desk = Outcomes()
     if how == "refused":
         desk.producer.refuse = failing(1)
     elif how == "queue full":

@@ -12,12 +12,12 @@ from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate, Limitat
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.request.memory import BODY_COPIES
 from forebay_worker.signals.readings import EngineReading
-from simulated.gate import MIB, PROMPT_TOKEN, SEQUENCE, STEP, Engine, Stage, run_seconds, work_of
+from simulated.gate import MIB, PROMPT_TOKEN, SEQUENCE, STEP, EngineCounters, GateStage, run_seconds, work_of
 from simulated.ports import NOW_MS
 
 
 def test_at_the_limit_nothing_starts_and_the_gate_says_so() -> None:
-    stage = Stage(limit=2, prefill_seconds_max=None)
+    stage = GateStage(limit=2, prefill_seconds_max=None)
     stage.start()
     assert stage.blocked_by() is None
     stage.start()
@@ -27,7 +27,7 @@ def test_at_the_limit_nothing_starts_and_the_gate_says_so() -> None:
 
 
 def test_while_prompts_wait_for_their_prefill_nothing_starts_until_they_were_taken_in() -> None:
-    stage = Stage(prefill_seconds_max=0.05)
+    stage = GateStage(prefill_seconds_max=0.05)
     stage.start(work=work_of(prompt_tokens=2000))
     blocked = stage.blocked_by()
     assert blocked is not None
@@ -38,7 +38,7 @@ def test_while_prompts_wait_for_their_prefill_nothing_starts_until_they_were_tak
 
 
 def test_what_is_larger_than_the_prefill_budget_starts_when_nothing_else_runs() -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(work=work_of(prompt_tokens=100_000))
     assert stage.blocked_by() is not None
     stage.end()
@@ -46,7 +46,7 @@ def test_what_is_larger_than_the_prefill_budget_starts_when_nothing_else_runs() 
 
 
 def test_a_cache_that_what_runs_will_fill_lets_nothing_start() -> None:
-    stage = Stage(prefill_seconds_max=1e9)
+    stage = GateStage(prefill_seconds_max=1e9)
     stage.start(10, work_of(1000, 200))
     stage.step(EngineReading(at=stage.now, running_requests=10, kv_used_share=0.5))
     seen = (12_000 - 10 * 100) / 0.5
@@ -65,7 +65,7 @@ def test_a_cache_that_what_runs_will_fill_lets_nothing_start() -> None:
     ],
 )
 def test_a_cache_of_unknown_size_blocks_nothing(case: str, reading: EngineReading | None) -> None:
-    stage = Stage(prefill_seconds_max=1e9)
+    stage = GateStage(prefill_seconds_max=1e9)
     stage.start(10)
     stage.step(reading)
     assert stage.gate.kv_tokens is None, case
@@ -73,7 +73,7 @@ def test_a_cache_of_unknown_size_blocks_nothing(case: str, reading: EngineReadin
 
 
 def test_the_size_of_the_cache_is_remembered_when_metrics_go_and_is_no_guess_of_one_reading() -> None:
-    stage = Stage(prefill_seconds_max=1e9)
+    stage = GateStage(prefill_seconds_max=1e9)
     stage.start(10, work_of(1000, 200))
     for _ in range(20):
         stage.step(EngineReading(at=stage.now, running_requests=10, kv_used_share=0.11))
@@ -86,7 +86,7 @@ def test_the_size_of_the_cache_is_remembered_when_metrics_go_and_is_no_guess_of_
 
 
 def test_an_idle_worker_learns_nothing_of_a_cache_that_others_fill() -> None:
-    stage = Stage(prefill_seconds_max=1e9)
+    stage = GateStage(prefill_seconds_max=1e9)
     for _ in range(60):
         stage.step(EngineReading(at=stage.now, running_requests=50, kv_used_share=0.5))
     assert stage.gate.kv_tokens is None
@@ -96,7 +96,7 @@ def test_an_idle_worker_learns_nothing_of_a_cache_that_others_fill() -> None:
 
 def test_requests_of_unknown_size_are_not_held_back_for_their_tokens() -> None:
     """No predictor: their tokens are 0, and a cache in use must not look like one of no size."""
-    stage = Stage()
+    stage = GateStage()
     stage.start(10, work_of(0, 0, output_tokens_min=0))
     stage.step(EngineReading(at=stage.now, running_requests=10, kv_used_share=0.5))
     assert stage.blocked_by() is None
@@ -104,7 +104,7 @@ def test_requests_of_unknown_size_are_not_held_back_for_their_tokens() -> None:
 
 def test_bodies_in_flight_fill_the_memory_at_what_they_really_take() -> None:
     body = 5 * MIB
-    stage = Stage(prefill_seconds_max=None, memory_bytes_max=256 * MIB)
+    stage = GateStage(prefill_seconds_max=None, memory_bytes_max=256 * MIB)
     while stage.blocked_by() is None:
         stage.start(1, work_of(1, 1, size_bytes=body))
     taken = len(stage.running) * (int(BODY_COPIES * body) + BOUNDS.request_overhead_bytes)
@@ -115,7 +115,7 @@ def test_bodies_in_flight_fill_the_memory_at_what_they_really_take() -> None:
 
 
 def test_one_that_is_larger_than_the_memory_runs_by_itself() -> None:
-    stage = Stage(prefill_seconds_max=None, memory_bytes_max=MIB)
+    stage = GateStage(prefill_seconds_max=None, memory_bytes_max=MIB)
     assert stage.blocked_by() is None
     stage.start(1, work_of(1, 1, size_bytes=8 * MIB))
     assert stage.blocked_by() is not None
@@ -124,19 +124,19 @@ def test_one_that_is_larger_than_the_memory_runs_by_itself() -> None:
 
 
 def test_small_requests_are_as_many_as_the_limit_says() -> None:
-    stage = Stage(limit=256, prefill_seconds_max=None, memory_bytes_max=256 * MIB)
+    stage = GateStage(limit=256, prefill_seconds_max=None, memory_bytes_max=256 * MIB)
     stage.start(256, work_of(1, 1, size_bytes=2_000))
     assert stage.blocked_by() == Limitation("limit", 256, 256)
 
 
 @pytest.mark.parametrize(("reserved", "open_bytes"), [(0, 100), (20, 80), (100, 0)])
 def test_of_the_memory_as_much_is_kept_for_high_as_of_the_slots(reserved: int, open_bytes: int) -> None:
-    assert Stage(limit=100, memory_bytes_max=100).gate.memory_open_to_all(reserved) == open_bytes
-    assert Stage(limit=100).gate.memory_open_to_all(reserved) is None
+    assert GateStage(limit=100, memory_bytes_max=100).gate.memory_open_to_all(reserved) == open_bytes
+    assert GateStage(limit=100).gate.memory_open_to_all(reserved) is None
 
 
 def test_without_a_prefill_budget_only_the_number_counts() -> None:
-    stage = Stage(limit=100, prefill_seconds_max=None)
+    stage = GateStage(limit=100, prefill_seconds_max=None)
     stage.start(10, work_of(100_000, 200))
     stage.step(EngineReading(at=stage.now, running_requests=10, kv_used_share=0.96))
     stage.start(80, work_of(100_000, 200))
@@ -147,14 +147,14 @@ def test_without_a_prefill_budget_only_the_number_counts() -> None:
 
 
 def test_before_the_first_answer_nothing_is_predicted() -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(10)
     assert stage.gate.service_seconds(work_of(), stage.now) == 0
     assert stage.gate.service_seconds_min(work_of(), stage.now) == 0
 
 
 def test_a_prediction_counts_the_prompts_ahead_and_luck_counts_fewer_tokens() -> None:
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(40)
     run_seconds(stage, engine, 60)
     stage.now += 60.0  # all prompts were taken in
@@ -169,7 +169,7 @@ def test_a_prediction_counts_the_prompts_ahead_and_luck_counts_fewer_tokens() ->
 
 
 def test_the_cost_of_a_request_is_its_prefill_and_its_share_of_the_steps() -> None:
-    gate = Stage().gate
+    gate = GateStage().gate
     assert gate.cost_seconds(1000, 0) == pytest.approx(1000 * PROMPT_TOKEN)
     assert gate.cost_seconds(0, 100) == pytest.approx(100 * (STEP + SEQUENCE)), "alone at first"
 
@@ -178,7 +178,7 @@ def test_the_cost_of_a_request_is_its_prefill_and_its_share_of_the_steps() -> No
 
 
 def test_the_policy_learns_of_each_end_with_the_engines_counts_or_else_the_predicted() -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(3)
     stage.now += 2.0
     stage.end(prompt_tokens=900, output_tokens=40)
@@ -194,7 +194,7 @@ def test_the_policy_learns_of_each_end_with_the_engines_counts_or_else_the_predi
 
 
 def test_failures_teach_the_model_nothing() -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(10)
     stage.now += 30.0
     for _ in range(10):
@@ -205,7 +205,7 @@ def test_failures_teach_the_model_nothing() -> None:
 
 def test_an_answer_to_the_last_one_started_says_that_all_prompts_were_taken_in() -> None:
     """Engines prefill in order of arrival."""
-    stage = Stage(prefill_seconds_max=1e9)
+    stage = GateStage(prefill_seconds_max=1e9)
     stage.start(20, work_of(10_000, 1))
     before = stage.gate.prefill_tokens(stage.now)
     assert before == 200_000
@@ -223,7 +223,7 @@ class Accounts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stage = Stage()
+        self.stage = GateStage()
 
     @rule(prompt=sizes, output=sizes)
     def start(self, prompt: int, output: int) -> None:

@@ -10,12 +10,12 @@ from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.slots.sharing import Others
 from forebay_worker.request.work import Work
-from simulated.gate import Engine, Stage, run_seconds, work_of
+from simulated.gate import EngineCounters, GateStage, run_seconds, work_of
 from simulated.ports import NOW_MS
 
 
 def test_the_engines_counters_teach_the_model() -> None:
-    stage, engine, chance = Stage(), Engine(), random.Random(1)
+    stage, engine, chance = GateStage(), EngineCounters(), random.Random(1)
     stage.start(20)
     for _ in range(300):
         if chance.random() < 0.5 and len(stage.running) < 120:
@@ -40,7 +40,7 @@ def test_the_engines_counters_teach_the_model() -> None:
     ],
 )
 def test_a_second_across_a_restart_is_skipped(case: str, fields: dict[str, float | None]) -> None:
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(40)
     run_seconds(stage, engine, 30)
     model = stage.gate.model
@@ -60,7 +60,7 @@ def test_a_second_across_a_restart_is_skipped(case: str, fields: dict[str, float
     ],
 )
 def test_when_the_counters_say_nothing_answers_count_again(case: str, fields: dict[str, float | None] | None) -> None:
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(40)
     run_seconds(stage, engine, 30)
     felt = stage.gate.model.token_seconds
@@ -75,7 +75,7 @@ def test_when_the_counters_say_nothing_answers_count_again(case: str, fields: di
 
 
 def test_a_reading_that_was_seen_before_changes_nothing() -> None:
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(40)
     run_seconds(stage, engine, 30)
     felt, at = stage.gate.model.token_seconds, stage.now
@@ -87,7 +87,7 @@ def test_a_reading_that_was_seen_before_changes_nothing() -> None:
 
 def test_a_second_in_which_nothing_ran_for_a_while_is_not_taken_for_slow() -> None:
     """A burst that ends and another that begins: the engine was busy at both looks, and idle between."""
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(10)
     run_seconds(stage, engine, 30)
     felt = stage.gate.model.token_seconds
@@ -105,14 +105,14 @@ def test_a_second_in_which_nothing_ran_for_a_while_is_not_taken_for_slow() -> No
 
 
 def test_what_others_have_in_flight_is_what_the_engine_has_beyond_our_own() -> None:
-    stage, engine = Stage(), Engine(others=60)
+    stage, engine = GateStage(), EngineCounters(others=60)
     stage.start(20)
     run_seconds(stage, engine, 20)
     assert stage.gate.others_requests == pytest.approx(60, rel=0.01)
 
 
 def test_a_reading_of_a_second_ago_does_not_take_our_own_for_others() -> None:
-    stage, engine = Stage(), Engine()
+    stage, engine = GateStage(), EngineCounters()
     stage.start(50)
     run_seconds(stage, engine, 10)
     old = engine.reading(stage.now, 50)
@@ -134,7 +134,7 @@ def test_a_reading_of_a_second_ago_does_not_take_our_own_for_others() -> None:
     ],
 )
 def test_the_knee_is_the_engines_and_a_worker_gets_its_part(case: str, own: int, others: int, share: float) -> None:
-    stage, engine = Stage(), Engine(others=others)
+    stage, engine = GateStage(), EngineCounters(others=others)
     stage.start(own)
     signals = run_seconds(stage, engine, 60)
     whole = stage.gate.model.knee_requests(prompt_tokens=1000, output_tokens=100)
@@ -143,7 +143,7 @@ def test_the_knee_is_the_engines_and_a_worker_gets_its_part(case: str, own: int,
 
 
 def test_below_the_knee_a_worker_may_take_what_the_others_leave() -> None:
-    stage, engine = Stage(), Engine(others=20)
+    stage, engine = GateStage(), EngineCounters(others=20)
     stage.start(5)
     signals = run_seconds(stage, engine, 60)
     whole = stage.gate.model.knee_requests(prompt_tokens=1000, output_tokens=100)
@@ -160,9 +160,9 @@ def test_below_the_knee_a_worker_may_take_what_the_others_leave() -> None:
 def test_prompts_of_others_are_waited_for_too(
     case: str, own_tokens: int, tokens_of_all: int, taken_in_share: float
 ) -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(20, work_of(prompt_tokens=1))
-    run_seconds(stage, Engine(others=20), 30)
+    run_seconds(stage, EngineCounters(others=20), 30)
     before = stage.gate.prefill_tokens(stage.now)
     stage.start(work=work_of(prompt_tokens=own_tokens))
     assert stage.gate.prefill_tokens_of_all(stage.now) == pytest.approx(tokens_of_all, rel=0.05), case
@@ -174,9 +174,9 @@ def test_prompts_of_others_are_waited_for_too(
 
 
 def test_a_worker_with_one_long_prompt_keeps_its_part_of_the_knee_while_requests_wait() -> None:
-    stage = Stage()
+    stage = GateStage()
     stage.start(1, work_of(prompt_tokens=400_000))
-    run_seconds(stage, Engine(others=69), 30)
+    run_seconds(stage, EngineCounters(others=69), 30)
     knees = []
     for waiting in (0, 300):
         stage.gate.step(
@@ -198,7 +198,7 @@ def test_a_worker_with_one_long_prompt_keeps_its_part_of_the_knee_while_requests
 def test_tokens_are_slow_by_load_when_with_fewer_in_flight_they_would_come_notably_sooner(
     case: str, target_seconds: float, own: int, others: int, is_slow_by_load: bool
 ) -> None:
-    stage, engine = Stage(), Engine(others=others)
+    stage, engine = GateStage(), EngineCounters(others=others)
     stage.gate.policy = SloAimd(limit_min=1, limit_start=64, limit_max=64, token_seconds_target=target_seconds)
     stage.gate.shares(
         share_requests=64, others=Others(workers=1, in_flight=others), common_limit=None, silent_seconds=None
@@ -222,7 +222,7 @@ def test_two_workers_of_one_engine_settle_at_its_knee_together() -> None:
         )
         for start in (32, 120)
     ]
-    engine = Engine()
+    engine = EngineCounters()
     works: list[list[Work]] = [[], []]
     for now in range(1, 400):
         for gate, running in zip(gates, works, strict=True):

@@ -21,7 +21,7 @@ from simulated.spans import ANSWER, CHARGED, FAILED, PARENT, WITHIN, TracedStage
 from simulated.works import POOL, make_work
 
 
-class Engine:
+class TracedBackend:
     """Answers or fails, and remembers what it was told of the trace."""
 
     def __init__(self, ends: Answer | BaseException) -> None:
@@ -40,7 +40,7 @@ class Engine:
         pass
 
 
-def called(stage: TracedStage, engine: Engine, **fields: Any) -> None:
+def called(stage: TracedStage, engine: TracedBackend, **fields: Any) -> None:
     stage.accept(make_work(headers=WITHIN, **fields))
     work = stage.take()
     try:
@@ -52,7 +52,7 @@ def called(stage: TracedStage, engine: Engine, **fields: Any) -> None:
 
 def test_the_engines_call_is_named_as_generative_ai_is() -> None:
     stage = TracedStage()
-    engine = Engine(ANSWER)
+    engine = TracedBackend(ANSWER)
     called(stage, engine, payload={"model": "m-1", "max_tokens": 50})
     call = stage.one("chat m-1")
     assert attributes(call) == {
@@ -79,14 +79,14 @@ def test_the_engines_call_is_named_as_generative_ai_is() -> None:
 )
 def test_a_call_that_fails_says_how(ends: BaseException, error: str, http_status: int | None) -> None:
     stage = TracedStage()
-    called(stage, Engine(ends))
+    called(stage, TracedBackend(ends))
     call = attributes(stage.one("chat"))
     assert (call["error.type"], call.get("http.response.status_code")) == (error, http_status)
 
 
 def test_models_that_a_client_makes_up_do_not_become_names() -> None:
     stage = TracedStage()
-    backend = stage.tracing.around(Engine(ANSWER))
+    backend = stage.tracing.around(TracedBackend(ANSWER))
     for number in range(MODELS_NAMED_MAX + 20):
         stage.accept(make_work(offset=number, payload={"model": f"made-up-{number}" + "x" * 1000}))
         work = stage.take()
@@ -99,7 +99,7 @@ def test_models_that_a_client_makes_up_do_not_become_names() -> None:
 
 def test_a_handlers_own_spans_lie_below_its_attempt() -> None:
     stage = TracedStage(backend_url=None)
-    handler = Engine(ANSWER)
+    handler = TracedBackend(ANSWER)
     called(stage, handler)
     assert handler.current == span_id(stage.one("attempt"))
     assert stage.named("chat") == []

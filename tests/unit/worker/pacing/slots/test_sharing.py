@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.pacing.slots.sharing import NEW_SECONDS, SILENT_SECONDS, Own
-from simulated.sharing import HIGH, LOW, TICK, Stage
+from simulated.sharing import HIGH, LOW, TICK, SharingStage
 
 
 def test_one_that_is_alone_has_all_within_a_moment() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one = stage.add("one")
     stage.run(0.6)
     assert one.sharing.share_requests == 20
@@ -22,7 +22,7 @@ def test_one_that_is_alone_has_all_within_a_moment() -> None:
 
 def test_two_that_start_at_once_never_have_more_than_the_limit() -> None:
     for seed in range(20):
-        stage = Stage(seed=seed)
+        stage = SharingStage(seed=seed)
         for name in "ab":
             stage.add(name, low=100)
         stage.run(6)
@@ -31,7 +31,7 @@ def test_two_that_start_at_once_never_have_more_than_the_limit() -> None:
 
 
 def test_a_newcomer_does_not_burst() -> None:
-    stage = Stage()
+    stage = SharingStage()
     stage.add("old", low=100)
     stage.run(3)
     new = stage.add("new", low=100)
@@ -44,7 +44,7 @@ def test_a_newcomer_does_not_burst() -> None:
 
 
 def test_shares_follow_demand_within_a_second() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one", low=100), stage.add("two", high=2)
     stage.run(6)
     assert (one.running, two.running) == (18, 2)
@@ -56,7 +56,7 @@ def test_shares_follow_demand_within_a_second() -> None:
 
 
 def test_what_nobody_wants_is_split_so_that_new_demand_starts_at_once() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one"), stage.add("two")
     stage.run(6)
     one.wanted = {LOW: 10}
@@ -66,7 +66,7 @@ def test_what_nobody_wants_is_split_so_that_new_demand_starts_at_once() -> None:
 
 
 def test_running_requests_of_a_share_that_shrank_are_not_given_away() -> None:
-    stage = Stage(ends_share=0.0)
+    stage = SharingStage(ends_share=0.0)
     stage.add("one", low=100)
     stage.run(3)
     two = stage.add("two", low=100)
@@ -79,7 +79,7 @@ def test_running_requests_of_a_share_that_shrank_are_not_given_away() -> None:
 
 
 def test_a_dead_worker_frees_its_share_within_15_seconds() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one", low=100), stage.add("two", low=100)
     stage.run(6)
     stage.kill(two)
@@ -90,7 +90,7 @@ def test_a_dead_worker_frees_its_share_within_15_seconds() -> None:
 
 
 def test_a_draining_worker_hands_its_share_over_at_once_less_what_runs() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one", low=100), stage.add("two", low=100)
     stage.run(6)
     stage.ends_share = 0.0
@@ -105,7 +105,7 @@ def test_a_draining_worker_hands_its_share_over_at_once_less_what_runs() -> None
 
 
 def test_one_cut_off_stops_before_others_take_its_share_and_comes_back_as_a_newcomer() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one", low=100), stage.add("two", low=100)
     stage.run(6)
     two.cut_off = True
@@ -125,7 +125,7 @@ def test_one_cut_off_stops_before_others_take_its_share_and_comes_back_as_a_newc
 
 
 def test_more_workers_than_slots_all_get_their_turn() -> None:
-    stage = Stage(limit=2, ends_share=0.5)
+    stage = SharingStage(limit=2, ends_share=0.5)
     for name in "abcd":
         stage.add(name, low=5)
     had = dict.fromkeys("abcd", 0.0)
@@ -140,7 +140,7 @@ def test_more_workers_than_slots_all_get_their_turn() -> None:
 
 
 def test_a_lower_limit_holds_at_once_and_a_higher_one_soon() -> None:
-    stage = Stage(ends_share=0.5)
+    stage = SharingStage(ends_share=0.5)
     one, two = stage.add("one", low=100), stage.add("two", low=100)
     stage.run(6)
     one.limit = two.limit = 8
@@ -152,7 +152,7 @@ def test_a_lower_limit_holds_at_once_and_a_higher_one_soon() -> None:
 
 
 def test_workers_told_different_limits_starve_nobody() -> None:
-    stage = Stage(limit=40, ends_share=0.3)
+    stage = SharingStage(limit=40, ends_share=0.3)
     stage.add("old", limit=40, low=100)
     stage.run(3)
     stage.add("new", limit=12, low=100)
@@ -161,7 +161,7 @@ def test_workers_told_different_limits_starve_nobody() -> None:
 
 
 def test_a_cut_and_drops_of_one_are_news_to_the_others_once() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one, two = stage.add("one", low=100), stage.add("two", low=100)
     stage.run(6)
     one.limit, one.cuts, one.dropped = 14.0, 1, 3
@@ -172,7 +172,7 @@ def test_a_cut_and_drops_of_one_are_news_to_the_others_once() -> None:
 
 
 def test_the_common_limit_is_the_mean_by_what_is_in_flight() -> None:
-    stage = Stage(ends_share=0.0)
+    stage = SharingStage(ends_share=0.0)
     one, two = stage.add("one", limit=20, low=15), stage.add("two", limit=40, low=5)
     stage.run(6)
     own = Own(limit_requests=20.0, in_flight=15, wanted={})
@@ -197,7 +197,7 @@ acts = st.lists(
 def test_whatever_happens_the_limit_holds_and_nobody_starves(
     history: list[tuple[str, int, float]], limit: int, seed: int, delay_seconds: float
 ) -> None:
-    stage = Stage(limit=limit, seed=seed, delay_seconds=delay_seconds, ends_share=0.1)
+    stage = SharingStage(limit=limit, seed=seed, delay_seconds=delay_seconds, ends_share=0.1)
     stage.add("w0", low=100)
     stage.add("w1", mid=5)
     for number, (act, which, seconds) in enumerate(history):

@@ -10,11 +10,11 @@ import pytest
 from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.pacing.slots.sharing import Own
-from simulated.sharing import BACKEND, Stage
+from simulated.sharing import BACKEND, SharingStage
 
 
 def test_two_processes_with_one_id_are_two() -> None:
-    stage = Stage()
+    stage = SharingStage()
     stage.add("same", low=100)
     stage.run(1)
     stage.add("same", low=100)
@@ -23,7 +23,7 @@ def test_two_processes_with_one_id_are_two() -> None:
     assert stage.most <= 0
 
 
-def absurd(stage: Stage, name: str = "absurd", **fields: Any) -> None:
+def absurd(stage: SharingStage, name: str = "absurd", **fields: Any) -> None:
     """A record that can be read lies in the topic next, from somebody who has no requests."""
     said = Capacity(
         worker=name,
@@ -55,7 +55,7 @@ MOST: dict[str, Any] = {"share_requests": REQUESTS_MAX, "in_flight": REQUESTS_MA
 def test_an_absurd_record_neither_stops_the_others_nor_lets_them_have_more_than_the_limit(
     fields: dict[str, Any],
 ) -> None:
-    stage = Stage(ends_share=0.3)
+    stage = SharingStage(ends_share=0.3)
     workers = [stage.add(name, high=30, low=100) for name in "ab"]
     stage.run(6)
     absurd(stage, **fields)
@@ -72,7 +72,7 @@ def test_an_absurd_record_neither_stops_the_others_nor_lets_them_have_more_than_
 
 @pytest.mark.parametrize(("limit", "cut_to"), [(0.0, 1.0), (14.0, 14.0), (float(REQUESTS_MAX), 256.0)])
 def test_a_cut_of_another_one_is_taken_within_the_own_bounds(limit: float, cut_to: float) -> None:
-    stage = Stage()
+    stage = SharingStage()
     one = stage.add("one", low=100)
     stage.run(3)
     absurd(stage, limit_requests=limit)
@@ -82,7 +82,7 @@ def test_a_cut_of_another_one_is_taken_within_the_own_bounds(limit: float, cut_t
 
 
 def test_a_rollout_to_a_larger_highest_limit_lets_the_new_worker_have_it() -> None:
-    stage = Stage(limit=600, ends_share=0.5)
+    stage = SharingStage(limit=600, ends_share=0.5)
     old = stage.add("old", limit=200, low=1000)
     stage.run(3)
     new = stage.add("new", limit=600, limit_max=1024, low=1000)
@@ -95,7 +95,7 @@ def test_a_rollout_to_a_larger_highest_limit_lets_the_new_worker_have_it() -> No
 
 
 def test_two_live_processes_of_one_id_know_it_and_one_after_the_other_does_not_count() -> None:
-    stage = Stage()
+    stage = SharingStage()
     first = stage.add("same", low=100)
     stage.run(3)
     stage.kill(first)
@@ -109,7 +109,7 @@ def test_two_live_processes_of_one_id_know_it_and_one_after_the_other_does_not_c
 
 
 def test_a_process_that_replaces_a_draining_one_of_its_id_has_no_twin() -> None:
-    stage = Stage(ends_share=0.0)
+    stage = SharingStage(ends_share=0.0)
     old = stage.add("same", low=100)
     stage.run(3)
     old.draining = True
@@ -119,7 +119,7 @@ def test_a_process_that_replaces_a_draining_one_of_its_id_has_no_twin() -> None:
 
 
 def test_workers_on_another_backend_do_not_count() -> None:
-    stage = Stage()
+    stage = SharingStage()
     one = stage.add("one")
     stage.run(1)
     elsewhere = Capacity(
@@ -139,7 +139,7 @@ def test_workers_on_another_backend_do_not_count() -> None:
 
 
 def test_a_worker_says_its_capacity_once_a_second_and_little_more() -> None:
-    stage = Stage(ends_share=0.3)
+    stage = SharingStage(ends_share=0.3)
     for name in "abcd":
         stage.add(name, low=100)
     stage.run(10)
