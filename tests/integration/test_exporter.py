@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_producer.metrics import EXPORTER_METRICS
-from forebay_schemas.contract.coordination import Capacity, encode_capacity
+from forebay_schemas.contract.coordination import encode_capacity
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_schemas.contract.tiers import Tier
 from harness.exporter_process import ExporterProcess, running_exporter
@@ -21,6 +21,7 @@ from harness.forebay_command import ForebayCommand
 from harness.live_pool import LOG, LivePool, envelope
 from harness.producer_pool import ProducerPool, unmade_pool
 from harness.waiting import wait_until
+from simulated.capacities import make_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,14 +47,12 @@ def commit(pool: LivePool, tier: Tier, partition: int, offset: int, metadata: Co
 
 def says(pool: LivePool, worker: str, *, share: int, service_seconds: float | None, draining: bool = False) -> None:
     """A worker tells what it can do."""
-    capacity = Capacity(
-        worker=worker,
-        backend="engine:8000",
+    capacity = make_capacity(
+        worker,
         limit_requests=8,
         share_requests=share,
         in_flight=share,
         wanted={Tier.HIGH: share},
-        ended_per_second=1.0,
         service_seconds=service_seconds,
         draining=draining,
     )

@@ -15,13 +15,14 @@ from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.exporter.reader import WorkersHeard
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, Controlled, ControlOutcome, encode_controlled
-from forebay_schemas.contract.coordination import Capacity, encode_capacity
+from forebay_schemas.contract.coordination import encode_capacity
 from forebay_schemas.contract.results import encode_result
 from harness.live_pool import LOG, LivePool
 from harness.made_anew import make_anew
 from harness.replays import audits, recorded_by_id, replays_by_id, running, write
 from harness.waiting import wait_until
 from harness.written_results import result_of, write_results
+from simulated.capacities import make_capacity
 
 if TYPE_CHECKING:
     from harness.live_pool import NewPool
@@ -140,15 +141,5 @@ def partitions_of(pool: LivePool, topic: str) -> int:
 
 
 def says(pool: LivePool, worker: str) -> None:
-    capacity = Capacity(
-        worker=worker,
-        backend="engine:8000",
-        limit_requests=8,
-        share_requests=8,
-        in_flight=0,
-        wanted={},
-        ended_per_second=1.0,
-        service_seconds=None,
-        draining=False,
-    )
+    capacity = make_capacity(worker, limit_requests=8, share_requests=8)
     pool.tell_workers(encode_capacity(capacity), key=worker.encode())

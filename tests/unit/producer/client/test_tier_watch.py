@@ -12,26 +12,11 @@ from forebay_producer.client.prepare import names_deadline
 from forebay_producer.client.tier_watch import AGAIN_SECONDS, TierWatch
 from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.envelope import Request
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes, tier_times
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, tier_times
+from simulated.capacities import make_capacity
 from simulated.ports import ManualClock
 
 LONG = tier_times({Tier.HIGH: 60_000}, {})
-
-
-def worker(times: TierTimes) -> Capacity:
-    return Capacity(
-        worker="w-1",
-        backend="b",
-        limit_requests=1,
-        share_requests=1,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=False,
-        tier_ttl_ms=dict(times.ttl_ms),
-        tier_wait_ms=dict(times.wait_ms),
-    )
 
 
 class Looks:
@@ -54,7 +39,7 @@ def watch(looks: Looks, clock: ManualClock) -> TierWatch:
 
 
 def test_a_difference_is_told_once_with_both_values_and_the_worker() -> None:
-    looks = Looks([worker(LONG)])
+    looks = Looks([make_capacity(times=LONG)])
     made = watch(looks, ManualClock())
     with capture_logs() as logs:
         made.compare()
@@ -65,7 +50,8 @@ def test_a_difference_is_told_once_with_both_values_and_the_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [[], [worker(DEFAULT_TIER_TIMES)], KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
+    "answer",
+    [[], [make_capacity(times=DEFAULT_TIER_TIMES)], KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))],
 )
 def test_agreement_nobody_and_a_denial_are_no_warning(answer: list[Capacity] | Exception) -> None:
     with capture_logs() as logs:

@@ -18,6 +18,7 @@ from forebay_producer.exporter.figures import (
 )
 from forebay_schemas.contract.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
+from simulated.capacities import make_capacity
 
 LONG = tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000})
 
@@ -25,18 +26,13 @@ LONG = tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000})
 def worker(
     share: int, service_seconds: float | None, *, draining: bool = False, times: TierTimes = DEFAULT_TIER_TIMES
 ) -> Capacity:
-    return Capacity(
-        worker=f"w-{share}",
-        backend="engine:8000",
+    return make_capacity(
+        f"w-{share}",
+        times,
         limit_requests=100,
         share_requests=share,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0.0,
         service_seconds=service_seconds,
         draining=draining,
-        tier_ttl_ms=dict(times.ttl_ms),
-        tier_wait_ms=dict(times.wait_ms),
         incarnation=share,
     )
 

@@ -7,24 +7,11 @@ import pytest
 from forebay_schemas.contract.coordination import Capacity, decode_capacity, encode_capacity
 from forebay_schemas.contract.tier_agreement import agreement_of, difference
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, TTL_MS_MAX, Tier, TierTimes, tier_times
+from simulated.capacities import make_capacity
 
 
 def worker(name: str, times: TierTimes | None = None, *, since: int = 0, draining: bool = False) -> Capacity:
-    capacity = Capacity(
-        worker=name,
-        backend="engine:8000",
-        limit_requests=4,
-        share_requests=4,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0.0,
-        service_seconds=None,
-        draining=draining,
-        incarnation=since,
-        tier_ttl_ms={} if times is None else dict(times.ttl_ms),
-        tier_wait_ms={} if times is None else dict(times.wait_ms),
-    )
-    decoded = decode_capacity(encode_capacity(capacity))
+    decoded = decode_capacity(encode_capacity(make_capacity(name, times, incarnation=since, draining=draining)))
     assert decoded is not None
     return decoded
 

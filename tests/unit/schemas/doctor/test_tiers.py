@@ -6,25 +6,13 @@ from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes, tier_times
 from forebay_schemas.doctor.findings import Status
 from forebay_schemas.doctor.tiers import tiers_findings
+from simulated.capacities import make_capacity
 
 LONG = tier_times({Tier.HIGH: 60_000}, {})
 
 
 def worker(name: str, times: TierTimes, *, since: int) -> Capacity:
-    return Capacity(
-        worker=name,
-        backend="b",
-        limit_requests=1,
-        share_requests=1,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=False,
-        incarnation=since,
-        tier_ttl_ms=dict(times.ttl_ms),
-        tier_wait_ms=dict(times.wait_ms),
-    )
+    return make_capacity(name, times, incarnation=since)
 
 
 def test_without_a_worker_there_is_nothing_to_compare() -> None:

@@ -10,13 +10,13 @@ from forebay_schemas.contract.control import Control, ControlAction, encode_cont
 from forebay_schemas.contract.coordination import (
     GONE_SECONDS,
     LEASE_SECONDS,
-    Capacity,
     Notice,
     NoticeKind,
     encode_capacity,
 )
 from forebay_worker.coordination import follower as coordination_module
 from forebay_worker.coordination.follower import BATCH_RECORDS_MAX, LOOK_BACK_MS, NO_ROOM_SECONDS
+from simulated.capacities import make_capacity
 from simulated.coordination import CONTROL, FINISHED, RELEASED, RUNNING, TOPIC, Post, says
 
 
@@ -253,28 +253,13 @@ def test_telling_nothing_is_done_at_once() -> None:
 def test_a_capacity_is_passed_on_with_its_age_and_one_of_a_worker_long_gone_is_not() -> None:
     post = Post()
     for sequence, seconds in enumerate((GONE_SECONDS, 3.0, 2.0)):
-        post.topic.append(encode_capacity(_capacity(sequence)))
+        post.topic.append(encode_capacity(make_capacity(sequence=sequence)))
         post.clock.advance(seconds)
     post.step(6)
     assert [capacity.sequence for capacity, _ in post.capacities] == [1, 2]
     assert [age for _, age in post.capacities] == pytest.approx([5.0, 2.0], abs=0.3)
-    post.topic.append(encode_capacity(_capacity(3)))
+    post.topic.append(encode_capacity(make_capacity(sequence=3)))
     post.clock.advance(4.0)
     post.step(3)
     assert [(capacity.sequence, age) for capacity, age in post.capacities[2:]] == [(3, 0.0)], "said since it listens"
     assert post.heard == []
-
-
-def _capacity(sequence: int) -> Capacity:
-    return Capacity(
-        worker="w1",
-        backend="b",
-        limit_requests=1,
-        share_requests=1,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=False,
-        sequence=sequence,
-    )

@@ -6,28 +6,13 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
+from forebay_schemas.contract.coordination import GONE_SECONDS
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, tier_times
 from forebay_worker.coordination.tier_peers import TierPeers
+from simulated.capacities import make_capacity
 
 LONG = tier_times({Tier.HIGH: 60_000}, {})
 SAID = "FOREBAY_TIER_TTL_MS high 5000 against 60000"
-
-
-def capacity(worker: str, times: TierTimes, *, backend: str = "engine-b:8000", draining: bool = False) -> Capacity:
-    return Capacity(
-        worker=worker,
-        backend=backend,
-        limit_requests=1,
-        share_requests=1,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=draining,
-        tier_ttl_ms=dict(times.ttl_ms),
-        tier_wait_ms=dict(times.wait_ms),
-    )
 
 
 def warned(logs: list[Any]) -> list[tuple[str, str]]:
@@ -38,9 +23,9 @@ def test_who_differs_is_named_once_whatever_its_backend_and_forgotten_when_it_is
     peers = TierPeers(worker="w", times=DEFAULT_TIER_TIMES)
     with capture_logs() as logs:
         for second in range(5):
-            peers.hear(capacity("w", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
-            peers.hear(capacity("same", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
-            peers.hear(capacity("other", LONG), now=second, age_seconds=0)
+            peers.hear(make_capacity("w", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
+            peers.hear(make_capacity("same", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
+            peers.hear(make_capacity("other", LONG), now=second, age_seconds=0)
     assert warned(logs) == [("other", SAID)]
     status = peers.status(5)
     assert status["differing"] == [{"worker": "other", "difference": SAID}]
@@ -51,10 +36,10 @@ def test_who_differs_is_named_once_whatever_its_backend_and_forgotten_when_it_is
 def test_a_worker_that_leaves_or_comes_round_differs_no_more() -> None:
     peers = TierPeers(worker="w", times=DEFAULT_TIER_TIMES)
     with capture_logs() as logs:
-        peers.hear(capacity("a", LONG), now=0, age_seconds=0)
-        peers.hear(capacity("a", DEFAULT_TIER_TIMES), now=1, age_seconds=0)
-        peers.hear(capacity("b", LONG), now=1, age_seconds=0)
-        peers.hear(capacity("b", LONG, draining=True), now=2, age_seconds=0)
-        peers.hear(capacity("c", LONG), now=2, age_seconds=GONE_SECONDS)
+        peers.hear(make_capacity("a", LONG), now=0, age_seconds=0)
+        peers.hear(make_capacity("a", DEFAULT_TIER_TIMES), now=1, age_seconds=0)
+        peers.hear(make_capacity("b", LONG), now=1, age_seconds=0)
+        peers.hear(make_capacity("b", LONG, draining=True), now=2, age_seconds=0)
+        peers.hear(make_capacity("c", LONG), now=2, age_seconds=GONE_SECONDS)
     assert peers.status(2)["differing"] == []
     assert [worker for worker, _ in warned(logs)] == ["a", "b"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX, Capacity
+from forebay_schemas.contract.coordination import GONE_SECONDS, REQUESTS_MAX
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.pacing.slots.sharing import Own
+from simulated.capacities import make_capacity
 from simulated.sharing import BACKEND, SharingStage
 
 
@@ -25,18 +25,8 @@ def test_two_processes_with_one_id_are_two() -> None:
 
 def absurd(stage: SharingStage, name: str = "absurd", **fields: Any) -> None:
     """A record that can be read lies in the topic next, from somebody who has no requests."""
-    said = Capacity(
-        worker=name,
-        backend=BACKEND,
-        limit_requests=20,
-        share_requests=0,
-        in_flight=0,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=False,
-    )
-    stage.topic.append((stage.now, msgspec.structs.replace(said, **fields)))
+    said = {"backend": BACKEND, "limit_requests": 20, "share_requests": 0, **fields}
+    stage.topic.append((stage.now, make_capacity(name, **said)))
 
 
 MOST: dict[str, Any] = {"share_requests": REQUESTS_MAX, "in_flight": REQUESTS_MAX}
@@ -122,17 +112,8 @@ def test_workers_on_another_backend_do_not_count() -> None:
     stage = SharingStage()
     one = stage.add("one")
     stage.run(1)
-    elsewhere = Capacity(
-        worker="two",
-        backend="127.0.0.1:9000",
-        limit_requests=20,
-        share_requests=20,
-        in_flight=20,
-        wanted={},
-        ended_per_second=0,
-        service_seconds=None,
-        draining=False,
-    )
+    busy = {"limit_requests": 20, "share_requests": 20, "in_flight": 20}
+    elsewhere = make_capacity("two", backend="127.0.0.1:9000", **busy)
     stage.topic.append((stage.now, elsewhere))
     stage.run(2)
     assert one.sharing.share_requests == 20
