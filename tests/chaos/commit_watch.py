@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from types import TracebackType
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in its __all__
@@ -15,16 +13,18 @@ from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
+from harness.background import Background
 
 _LOOK_SECONDS = 0.4
 _ANSWER_SECONDS_MAX = 3.0
 _LOG = logging.getLogger("tests.kafka")
 
 
-class CommitWatch:
+class CommitWatch(Background):
     """``seen``: every commit that differs from the one before. ``steps_back``: those that were lower."""
 
     def __init__(self, kafka: KafkaAccess, pool: Pool) -> None:
+        super().__init__("commit-watch")
         self.seen: dict[PartitionKey, list[SeenCommit]] = {}
         self.steps_back: list[str] = []
         self.damaged: list[str] = []
@@ -40,18 +40,8 @@ class CommitWatch:
             )
             for group, of_group in topics.items()
         ]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="commit-watch")
 
-    def __enter__(self) -> CommitWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _close(self) -> None:
         for consumer, _ in self._groups:
             consumer.close()
 
@@ -78,7 +68,7 @@ class CommitWatch:
                 left[key] = behind
         return left
 
-    def _watch(self) -> None:
+    def _work(self) -> None:
         while not self._stop.wait(_LOOK_SECONDS):
             for consumer, partitions in self._groups:
                 at_ms = now_ms()

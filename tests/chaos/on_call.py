@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -18,6 +16,7 @@ from chaos.acts import Handle
 from chaos.commands import Command, Commands
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.topics import Pool
+from harness.background import Background
 
 _BEGIN_SECONDS_MAX = 30.0
 _LOOK_SECONDS = 0.05
@@ -25,30 +24,21 @@ _ANSWER_SECONDS_MAX = 3.0
 _LOG = logging.getLogger("tests.kafka")
 
 
-class OnCall:
+class OnCall(Background):
     """Carries out ``handles`` while the block runs; what it is at when the block ends it still carries out."""
 
     def __init__(self, kafka: KafkaAccess, pool: Pool, *, commands: Commands, handles: Sequence[Handle]) -> None:
+        super().__init__("on-call")
         self._commands = commands
         self._audit = TopicPartition(pool.audit, 0)
         config = {**kafka.connection.properties, "bootstrap.servers": kafka.bootstrap_servers, "logger": _LOG}
         self._consumer = Consumer({**config, "group.id": "chaos-on-call"})
         self._handles = handles
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="on-call")
         self._trouble: Exception | None = None
 
-    def __enter__(self) -> OnCall:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _close(self) -> None:
         self._consumer.close()
-        if self._trouble is not None and error is None:
+        if self._trouble is not None:
             raise self._trouble
 
     def states(self) -> dict[str, int]:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 
 from chaos.acts import Ask, Order
 from chaos.commands import Commands
@@ -18,18 +17,20 @@ from forebay_schemas.contract.control import ControlAction
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
+from harness.background import Background
 
 _AT_ONCE_MAX = 3
 """So many wait for a worker's answer at a time; further orders come late then, which makes them none the worse."""
 
 
-class Services:
+class Services(Background):
     """Carries out ``orders`` while the block runs. ``answers``: what workers said, to the last such order of a request.
     ``failed``: orders that the brokers did not confirm, in words."""
 
     def __init__(
         self, kafka: KafkaAccess, pool: Pool, *, orders: Sequence[Order], load: Load, commands: Commands
     ) -> None:
+        super().__init__("services")
         self.answers: dict[tuple[Ask, str], str] = {}
         self.failed: list[str] = []
         self._kafka = kafka
@@ -37,22 +38,12 @@ class Services:
         self._orders = orders
         self._load = load
         self._commands = commands
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="services")
         self._local = threading.local()
         self._producers: list[Producer] = []
         self._under_way: list[Future[None]] = []
         self._executor = ThreadPoolExecutor(_AT_ONCE_MAX, thread_name_prefix="service")
 
-    def __enter__(self) -> Services:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _close(self) -> None:
         self._executor.shutdown(cancel_futures=True)
         for producer in self._producers:
             producer.close()

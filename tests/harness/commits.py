@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
-
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier
+from harness.background import Background
 from harness.live_pool import LOG, LivePool, Place
 
 _LOOK_SECONDS = 0.1
@@ -60,29 +58,20 @@ class Commits:
             consumer.close()
 
 
-class CommitWatch:
+class CommitWatch(Background):
     """Looks all the time while the block runs; ``steps_back`` says each commit that was lower than one before."""
 
     def __init__(self, pool: LivePool) -> None:
+        super().__init__("commit-watch")
         self._commits = Commits(pool)
         self._highest: dict[tuple[Tier, int], int] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="commit-watch")
         self.steps_back: list[str] = []
         self.looks = 0
 
-    def __enter__(self) -> CommitWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _close(self) -> None:
         self._commits.close()
 
-    def _watch(self) -> None:
+    def _work(self) -> None:
         while not self._stop.wait(_LOOK_SECONDS):
             for tier in TIERS:
                 try:

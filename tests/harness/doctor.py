@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
+from harness.background import serving
 from harness.worker_process import WRONG_CLOCK, clean_environment
 from harness.workers import TESTS
 
@@ -163,11 +163,5 @@ def backend(*, status: int, body: bytes) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
             """Nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
-        thread = Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Answer)) as url:
+        yield url

@@ -4,11 +4,12 @@ process."""
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from harness.background import serving
 
 _ANSWER = {
     "object": "chat.completion",
@@ -61,11 +62,6 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def locked_backend(key: str) -> Iterator[LockedBackend]:
     """One that takes this key."""
-    with LockedBackend(key) as server:
-        thread = threading.Thread(target=server.serve_forever, name="locked-backend")
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    server = LockedBackend(key)
+    with serving(server):
+        yield server

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
+
+from harness.background import serving
 
 
 def answer(
@@ -50,11 +51,5 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def obedient_backend() -> Iterator[str]:
     """Its URL, without /v1."""
-    with _Server(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, name="obedient-backend")
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(_Server(("127.0.0.1", 0), _Handler)) as url:
+        yield url

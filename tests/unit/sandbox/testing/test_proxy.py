@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
+from harness.background import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +35,9 @@ class _EchoServer(socketserver.ThreadingTCPServer):
 @pytest.fixture(scope="module")
 def echo_port() -> Iterator[int]:
     """The port of a server that sends everything back."""
-    with _EchoServer(("127.0.0.1", 0), _Echo) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
+    server = _EchoServer(("127.0.0.1", 0), _Echo)
+    with serving(server):
         yield server.server_address[1]
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
