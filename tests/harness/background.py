@@ -39,7 +39,7 @@ class Background:
 
 
 @contextmanager
-def serving(server: BaseServer) -> Iterator[str]:
+def running_server(server: BaseServer) -> Iterator[str]:
     """Serves while the block runs. Yields the server's URL on 127.0.0.1, without a path."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="server")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from harness.background import serving
+from harness.background import running_server
 from harness.worker_process import WRONG_CLOCK, clean_environment
 from harness.workers import TESTS
 
@@ -163,5 +163,5 @@ def backend(*, status: int, body: bytes) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class calls it so
             """Nothing."""
 
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Answer)) as url:
+    with running_server(ThreadingHTTPServer(("127.0.0.1", 0), Answer)) as url:
         yield url

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from harness.background import serving
+from harness.background import running_server
 
 _TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -32,7 +32,7 @@ def fake_registry(
         def log_message(self, *args: object) -> None:
             """Says nothing."""
 
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+    with running_server(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
         yield url
 
 

@@ -1,9 +1,9 @@
-"""A broker that clients reach near and far: a second listener lies behind a link with a delay. Runs a broker."""
+"""A broker that clients reach near and far: a second listener lies behind a proxy. Runs a broker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.testing.proxy import Link, TcpProxy
 from forebay_schemas.kafka.connection import KafkaConnection
 
-_FAR = "FAR"
+PROXIED = "PROXIED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,21 @@ class FarKafka:
 
 
 @contextmanager
+def behind_proxy(make_kafka: Callable[[ClusterSpec], LocalKafka]) -> Iterator[tuple[LocalKafka, TcpProxy]]:
+    """A broker whose second listener, `PROXIED`, is reached through the proxy only."""
+    port = free_port()
+    with TcpProxy(target_port=port) as proxy:
+        listeners = (Listener(name="DIRECT"), Listener(name=PROXIED, port=port, advertised_port=proxy.port))
+        yield make_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=listeners),))), proxy
+
+
+@contextmanager
 def far_kafka(*, delay_seconds: float, log_dir: Path) -> Iterator[FarKafka]:
     """A broker of its own, ended with the block."""
-    port = free_port()
-    with TcpProxy(target_port=port) as link:
+    with ExitStack() as stack:
+        cluster, link = stack.enter_context(
+            behind_proxy(lambda spec: stack.enter_context(local_kafka(spec, log_dir=log_dir)))
+        )
         link.set(Link(delay_seconds=delay_seconds))
-        listeners = (Listener(name="DIRECT"), Listener(name=_FAR, port=port, advertised_port=link.port))
-        with local_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=listeners),)), log_dir=log_dir) as cluster:
-            connection = KafkaConnection(bootstrap_servers=cluster.bootstrap_of(_FAR), properties={})
-            yield FarKafka(near=cluster, far=KafkaAccess(connection))
+        connection = KafkaConnection(bootstrap_servers=cluster.bootstrap_of(PROXIED), properties={})
+        yield FarKafka(near=cluster, far=KafkaAccess(connection))

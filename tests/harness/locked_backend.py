@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from harness.background import serving
+from harness.background import running_server
 
 _ANSWER = {
     "object": "chat.completion",
@@ -63,5 +63,5 @@ class _Handler(BaseHTTPRequestHandler):
 def locked_backend(key: str) -> Iterator[LockedBackend]:
     """One that takes this key."""
     server = LockedBackend(key)
-    with serving(server):
+    with running_server(server):
         yield server

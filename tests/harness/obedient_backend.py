@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 from typing import Any
 
-from harness.background import serving
+from harness.background import running_server
 
 
 def answer(
@@ -51,5 +51,5 @@ class _Server(ThreadingHTTPServer):
 @contextmanager
 def obedient_backend() -> Iterator[str]:
     """Its URL, without /v1."""
-    with serving(_Server(("127.0.0.1", 0), _Handler)) as url:
+    with running_server(_Server(("127.0.0.1", 0), _Handler)) as url:
         yield url

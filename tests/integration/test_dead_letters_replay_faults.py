@@ -7,28 +7,23 @@ import random
 import subprocess
 import time
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from forebay_sandbox.kafka.local import free_port
-from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
+from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from harness.dead_letters import replay, requests, value_of, write_letters
+from harness.far_kafka import behind_proxy
 from harness.live_pool import envelope
 from harness.replays import SELECTION, audits, killed, recorded_by_id, replays_by_id, running, write
 from harness.signals import frozen
 from harness.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from forebay_sandbox.kafka.local import LocalKafka
     from forebay_sandbox.testing.pytest_plugin import NewKafka
     from harness.live_pool import LivePool, NewPool
 
@@ -126,15 +121,6 @@ def commit_to_end(pool: LivePool, tier: Tier) -> None:
         consumer.commit(offsets=[TopicPartition(topic, *one) for one in ends.items()], asynchronous=False)
     finally:
         consumer.close()
-
-
-@contextmanager
-def behind_proxy(new_kafka: NewKafka) -> Iterator[tuple[LocalKafka, TcpProxy]]:
-    """A broker with a second listener behind a proxy."""
-    port = free_port()
-    with TcpProxy(target_port=port) as proxy:
-        listener = Listener(name="PROXIED", port=port, advertised_port=proxy.port)
-        yield new_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=(Listener(name="DIRECT"), listener)),))), proxy
 
 
 def finish(pool: LivePool, run: subprocess.Popen[bytes], wanted: list[str]) -> None:

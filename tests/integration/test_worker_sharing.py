@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
@@ -13,13 +12,12 @@ import pytest
 
 from forebay_sandbox.engine.physics import EnginePhysics
 from forebay_sandbox.engine.process import running_engine
-from forebay_sandbox.kafka.local import LocalKafka, free_port
-from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS, TcpProxy
+from forebay_sandbox.testing.proxy import BLACK_HOLE, PASS
 from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS
 from harness.executions import read_executions, run_more_than_once
+from harness.far_kafka import behind_proxy
 from harness.live_pool import chat, envelope
 from harness.waiting import wait_until
 
@@ -100,15 +98,6 @@ def test_a_killed_workers_share_is_free_within_15_seconds_and_a_new_one_does_not
         wait_until("equal shares again", lambda: share(one) == share(three) == LIMIT // 2)
         # Of the killed worker's requests the engine may still run some: it learns of the end when it writes.
         assert engine.stats()["in_flight_peak"] <= LIMIT + LIMIT // 2
-
-
-@contextmanager
-def behind_proxy(new_kafka: NewKafka) -> Iterator[tuple[LocalKafka, TcpProxy]]:
-    """A broker with a second listener behind a proxy."""
-    port = free_port()
-    with TcpProxy(target_port=port) as proxy:
-        listener = Listener(name="PROXIED", port=port, advertised_port=proxy.port)
-        yield new_kafka(ClusterSpec(brokers=(BrokerSpec(listeners=(Listener(name="DIRECT"), listener)),))), proxy
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
-from harness.background import serving
+from harness.background import running_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class _EchoServer(socketserver.ThreadingTCPServer):
 def echo_port() -> Iterator[int]:
     """The port of a server that sends everything back."""
     server = _EchoServer(("127.0.0.1", 0), _Echo)
-    with serving(server):
+    with running_server(server):
         yield server.server_address[1]
 
 
