@@ -14,6 +14,7 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.judge import judge
 from forebay_worker.answers.verdict import Completed, Failed, Limits, Verdict
+from simulated.answers import nested
 
 LIMITS = Limits(answer_bytes_max=10_000, stream_bytes_max=100_000)
 CHAT, COMPLETION, EMBEDDING = Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING
@@ -336,30 +337,9 @@ def test_words_are_bounded_and_can_be_written() -> None:
     assert len(verdict.message) == 2_000
 
 
-JSON = st.recursive(
+JSON = nested(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "choices",
-                    "message",
-                    "text",
-                    "finish_reason",
-                    "error",
-                    "data",
-                    "embedding",
-                    "output",
-                    "status",
-                    "code",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
+    *("choices", "message", "text", "finish_reason", "error", "data", "embedding", "output", "status", "code"),
 )
 
 

@@ -11,9 +11,9 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader, End, judge
 from forebay_worker.answers.streams import CHOICES_MAX, Progress
-from forebay_worker.answers.verdict import Completed, Failed, Limits, Verdict
+from forebay_worker.answers.verdict import Completed, Failed, Limits
+from simulated.answers import DONE, LIMITS, event, read, reader_of
 
-LIMITS = Limits(answer_bytes_max=1_000_000, stream_bytes_max=10_000_000)
 MORE, COMPLETE = Progress.MORE, Progress.COMPLETE
 
 
@@ -21,22 +21,7 @@ def chunk(delta: Any, finish_reason: Any = None, *, index: int = 0) -> dict[str,
     return {"choices": [{"index": index, "delta": delta, "finish_reason": finish_reason}]}
 
 
-def event(value: Any) -> bytes:
-    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-
-
-STOP, DONE = event(chunk({}, "stop")), event(b"[DONE]")
-
-
-def reader_of(*, shape: Shape = Shape.CHAT, content_type: str = EVENT_STREAM, limits: Limits = LIMITS) -> AnswerReader:
-    return AnswerReader(shape=shape, status=200, content_type=content_type, limits=limits)
-
-
-def read(*pieces: bytes, limits: Limits = LIMITS) -> Verdict:
-    reader = reader_of(limits=limits)
-    for piece in pieces:
-        reader.feed(piece)
-    return reader.finish(End.TIDY)
+STOP = event(chunk({}, "stop"))
 
 
 def test_bytes_are_bounded() -> None:

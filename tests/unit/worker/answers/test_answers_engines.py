@@ -12,10 +12,10 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.judge import AnswerReader, End
 from forebay_worker.answers.streams import Progress
-from forebay_worker.answers.verdict import Completed, Failed, Limits, Verdict
+from forebay_worker.answers.verdict import Completed, Failed, Verdict
+from simulated.answers import LIMITS
 
 ENGINES = Path(__file__).parents[3] / "fixtures" / "engines"
-LIMITS = Limits(answer_bytes_max=1_000_000, stream_bytes_max=10_000_000)
 CONTENT_TYPES = {".sse": "text/event-stream", ".ndjson": "application/x-ndjson", ".json": "application/json"}
 
 CHAT, COMPLETION, EMBEDDING = Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING

@@ -16,21 +16,20 @@ from forebay_worker.answers.judge import EVENT_STREAM, judge
 from forebay_worker.answers.merge import UnmergeableError, merge, merge_whole, settled
 from forebay_worker.answers.tool_calls import TOOL_CALLS_MAX, ToolCalls
 from forebay_worker.answers.verdict import Completed, Limits, Verdict
+from simulated.answers import DONE, body_of, event
 
 LIMITS = Limits(answer_bytes_max=100_000_000, stream_bytes_max=1_000_000_000)
 
 
 def read(*chunks: Any) -> Verdict:
-    data = [chunk if isinstance(chunk, bytes) else json.dumps(chunk).encode() for chunk in chunks]
-    stream = b"".join(b"data: " + each + b"\n\n" for each in data) + b"data: [DONE]\n\n"
+    stream = b"".join(map(event, chunks)) + DONE
     return judge(shape=Shape.CHAT, status=200, content_type=EVENT_STREAM, body=stream, limits=LIMITS)
 
 
 def message_of(*deltas: Any) -> Any:
     chunks = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     verdict = read(*chunks, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    assert isinstance(verdict, Completed), verdict
-    return msgspec.json.decode(verdict.body)["choices"][0]["message"]
+    return body_of(verdict)["choices"][0]["message"]
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.framing import Event, Framing
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader, End
 from forebay_worker.answers.streams import Progress
-from forebay_worker.answers.verdict import Completed, Failed, Limits, Verdict
+from forebay_worker.answers.verdict import Completed, Failed, Verdict
+from simulated.answers import DONE, LIMITS, body_of, event, nested, read, reader_of
 
-LIMITS = Limits(answer_bytes_max=1_000_000, stream_bytes_max=10_000_000)
 MORE, MAY_END, COMPLETE = Progress.MORE, Progress.MAY_END, Progress.COMPLETE
 BAD = Reason.BACKEND_BAD_RESPONSE
 
@@ -27,29 +27,8 @@ def chunk(delta: Any = None, finish_reason: Any = None, *, index: int = 0, **bes
     return {"id": "c-1", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": [choice], **beside}
 
 
-def event(value: Any) -> bytes:
-    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-
-
-DONE = event(b"[DONE]")
 HI, LO, STOP = event(chunk({"content": "Hel"})), event(chunk({"content": "lo"})), event(chunk({}, "stop"))
 USAGE = event({"id": "c-1", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}})
-
-
-def reader_of(*, shape: Shape = Shape.CHAT, content_type: str = EVENT_STREAM, limits: Limits = LIMITS) -> AnswerReader:
-    return AnswerReader(shape=shape, status=200, content_type=content_type, limits=limits)
-
-
-def read(*pieces: bytes, end: End = End.TIDY, shape: Shape = Shape.CHAT, content_type: str = EVENT_STREAM) -> Verdict:
-    reader = reader_of(shape=shape, content_type=content_type)
-    for piece in pieces:
-        reader.feed(piece)
-    return reader.finish(end)
-
-
-def body_of(verdict: Verdict) -> Any:
-    assert isinstance(verdict, Completed), verdict
-    return msgspec.json.decode(verdict.body)
 
 
 def content_of(verdict: Verdict) -> Any:
@@ -322,37 +301,14 @@ def test_a_response_is_complete_with_its_last_event() -> None:
     assert verdict.gave_up
 
 
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.recursive(
-            st.none() | st.integers() | st.text(max_size=3),
-            lambda inner: (
-                st.lists(inner, max_size=3)
-                | st.dictionaries(
-                    st.sampled_from(
-                        [
-                            "choices",
-                            "delta",
-                            "index",
-                            "tool_calls",
-                            "function",
-                            "text",
-                            "content",
-                            "finish_reason",
-                            "id",
-                        ]
-                    ),
-                    inner,
-                    max_size=4,
-                )
-            ),
-            max_leaves=12,
-        ),
-        max_size=4,
-    ),
-    st.sampled_from(list(Shape)),
+DELTAS = nested(
+    st.none() | st.integers() | st.text(max_size=3),
+    *("choices", "delta", "index", "tool_calls", "function", "text", "content", "finish_reason", "id"),
 )
+
+
+@settings(deadline=None)
+@given(st.lists(DELTAS, max_size=4), st.sampled_from(list(Shape)))
 def test_any_events_have_a_verdict(values: list[Any], shape: Shape) -> None:
     verdict = read(*(event(value) for value in values), DONE, shape=shape)
     if isinstance(verdict, Completed):
