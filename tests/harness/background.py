@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from socketserver import BaseServer
+from socketserver import TCPServer
 from types import TracebackType
 from typing import Self
 
@@ -39,7 +39,7 @@ class Background:
 
 
 @contextmanager
-def running_server(server: BaseServer) -> Iterator[str]:
+def running_server(server: TCPServer) -> Iterator[str]:
     """Serves while the block runs. Yields the server's URL on 127.0.0.1, without a path."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="server")

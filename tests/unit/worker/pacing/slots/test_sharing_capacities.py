@@ -112,8 +112,7 @@ def test_workers_on_another_backend_do_not_count() -> None:
     stage = SharingStage()
     one = stage.add("one")
     stage.run(1)
-    busy = {"limit_requests": 20, "share_requests": 20, "in_flight": 20}
-    elsewhere = make_capacity("two", backend="127.0.0.1:9000", **busy)
+    elsewhere = make_capacity("two", backend="127.0.0.1:9000", limit_requests=20, share_requests=20, in_flight=20)
     stage.topic.append((stage.now, elsewhere))
     stage.run(2)
     assert one.sharing.share_requests == 20
