@@ -49,7 +49,7 @@ def new_worker(tmp_path: Path) -> Iterator[NewWorker]:
 
 @pytest.fixture(scope="session")
 def session_served(kafka: KafkaAccess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """What `served` hands out."""
+    """The set that `served` hands out."""
     from harness.served import serving
 
     with serving(kafka, folder=tmp_path_factory.mktemp("served")) as served:

@@ -1,1 +1,1 @@
-"""What the tests share: a pool on a real broker, worker processes, and what became of the requests sent to them."""
+"""Shared by the tests: a pool on a real broker, worker processes, and the outcomes of requests."""

@@ -1,4 +1,4 @@
-"""What runs beside a test for the length of a block: a loop of one's own, or a server. Starts a thread and joins it."""
+"""Threads and servers that run beside a test for the length of a block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 _POLL_SECONDS = 0.02
-"""How long a server takes to notice its end; the library's own half second adds up over many tests."""
+"""Upper bound on the end of a server. The library's own half second adds up over many tests."""
 
 
 class Background:

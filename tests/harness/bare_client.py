@@ -25,7 +25,7 @@ _CODEC_BITS = 0b111
 
 
 class Codec(IntEnum):
-    """How a batch's records are compressed, as its attributes say."""
+    """Compression of a batch's records, as its attributes name it."""
 
     NONE = 0
     GZIP = 1
@@ -36,7 +36,7 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """As it lies in the log. ``records``: the bytes of its records."""
+    """A batch as it lies in the log. ``records``: the bytes of its records."""
 
     codec: Codec
     records: bytes

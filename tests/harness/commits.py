@@ -1,4 +1,4 @@
-"""What a pool's groups have committed: now, and whether it ever went back. Talks to the broker from its own thread."""
+"""A pool's committed offsets: now, and whether they ever went back. Talks to the broker from a thread of its own."""
 
 from __future__ import annotations
 

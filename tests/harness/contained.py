@@ -46,7 +46,7 @@ def _unshare(*command: str | Path) -> list[str | Path]:
 
 
 class Image:
-    """What the builder stage of an image's Dockerfile leaves in /opt/forebay, in a folder that all may read."""
+    """The content of /opt/forebay after the builder stage of an image's Dockerfile, in a folder that all may read."""
 
     def __init__(self, folder: Path, *, deployable: str) -> None:
         """Installs by deploy/install.sh, the way the Dockerfile does, from a clean copy of what it copies."""

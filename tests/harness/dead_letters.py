@@ -20,7 +20,7 @@ def command_of(pool: LivePool, *, bootstrap_servers: str | None = None) -> Foreb
 
 
 def letters(pool: LivePool, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
-    """What the command prints as JSON."""
+    """The command's JSON output."""
     done = command_of(pool).run("dead-letters", *arguments, "--output", "json")
     assert done.code == code, done.err
     return done.records

@@ -16,10 +16,10 @@ from harness.worker_process import WRONG_CLOCK, clean_environment
 from harness.workers import TESTS
 
 SECONDS_MAX = 20.0
-"""What is promised for the worst case; every test here fails when it takes longer."""
+"""Upper bound on a run of a doctor, as docs promise it for the worst case."""
 
 _MACHINE_SECONDS = 30.0
-"""What a busy machine may take for starting Python."""
+"""Extra time for starting Python on a busy machine."""
 
 _MAIN_MODULES = {"forebay_producer": "forebay_producer.cli.app", "forebay_worker": "forebay_worker.cli"}
 
@@ -64,7 +64,7 @@ print(json.dumps(ended))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What a doctor said."""
+    """Output of a doctor."""
 
     code: int
     findings: tuple[dict[str, str | None], ...]
@@ -72,7 +72,7 @@ class Examined:
     err: str
 
     def status(self, check: str) -> str:
-        """Of a check with one finding."""
+        """The status of a check with one finding."""
         [finding] = self.of(check)
         return str(finding["status"])
 
@@ -81,7 +81,7 @@ class Examined:
         return [finding for finding in self.findings if finding["check"] == check]
 
     def text(self, check: str) -> str:
-        """What is said and what is to be done, of all findings of a check."""
+        """Words and fixes of all findings of a check."""
         return "\n".join(f"{finding['detail']} -> {finding['fix']}" for finding in self.of(check))
 
     def wrong(self) -> dict[str, str]:
@@ -108,8 +108,8 @@ def examine(package: str, settings: Mapping[str, str], *options: str) -> Examine
 
 
 def examine_all(package: str, cases: Mapping[str, Case]) -> dict[str, Examined]:
-    """What the doctor said of each case: in processes that are forked from one that has imported it, since that takes
-    longer than most examinations. Two at a time: more would keep each other from answering in time."""
+    """The doctor's output for each case, from processes that are forked from one that has imported it: the import takes
+    longer than most examinations. Two run at a time; more would keep each other from answering in time."""
     told = [
         {
             "settings": dict(case.settings),

@@ -1,4 +1,4 @@
-"""What an engine really ran, by its own log, and what that says of a promise. Reads the log file."""
+"""Executions in an engine's own log. Reads the log file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Execution:
 
 
 def read_executions(log_path: Path) -> list[Execution]:
-    """All that have ended, in the order of their ends."""
+    """All executions that have ended, in the order of their ends."""
     if not log_path.exists():
         return []
     # The engine may be writing the last line just now.

@@ -1,5 +1,5 @@
-"""What a distance between a pool's clients and its brokers costs, measured: clients and workers on one side of a link,
-the broker on the other. Starts engines and workers; talks to the broker."""
+"""Costs of a distance between a pool's clients and its brokers, measured: clients and workers are on one side of a
+link, the broker on the other. Starts engines and workers; talks to the broker."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Figures:
     """Seconds, but for the share. Of lone requests the median is meant."""
 
     submit_seconds: float
-    """Until the broker's acknowledgement was there."""
+    """From the submit until the broker's acknowledgement."""
     request_seconds: float
     """From the submit until the client had the outcome, without the 0.1 s in the engine."""
     retry_seconds: float
-    """The same of a request that failed once and ran again after 1 s."""
+    """From the submit until the outcome, for a request that failed once and ran again after 1 s."""
     busy_share: float
-    """Of the slots that one worker may use, how much was used while hundreds of requests waited."""
+    """Used share of one worker's slots while hundreds of requests waited."""
     take_over_seconds: float
     """From kill -9 until another worker had started all that lay in the dead one's partitions."""
     roll_wait_seconds: float
     """The longest that a high request waited for its start while one worker was replaced by another."""
     run_twice: frozenset[str]
-    """Of the requests of the replacement."""
+    """Requests of the replacement that ran twice."""
 
 
 def measure(kafka: KafkaAccess, *, near: KafkaAccess, folder: Path) -> Figures:
@@ -142,7 +142,7 @@ def _take_over(pool: LivePool, dying: WorkerProcess, log_path: Path) -> float:
 
 
 def _replace(client: Producer, old: WorkerProcess, start: Callable[[], WorkerProcess]) -> dict[str, float]:
-    """When each request of the replacement had been acknowledged, by its id."""
+    """Acknowledgement times of the replacement's requests, by id."""
     due: dict[str, float] = {}
     done = threading.Event()
 

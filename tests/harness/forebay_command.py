@@ -21,14 +21,14 @@ from harness.warm_process import WarmPython
 _SECONDS_MAX = 120.0
 
 _PROGRAM = "from forebay_schemas.runtime.entry import forebay; forebay()"
-"""All that the script `forebay` does."""
+"""The whole of the script `forebay`."""
 
 _PYTHON = WarmPython("forebay_schemas.runtime.entry", "forebay_producer.cli.app")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What came of a command."""
+    """Exit code and output of a command that has ended."""
 
     code: int
     out: str
@@ -67,13 +67,13 @@ class ForebayCommand:
         return finished
 
     def at_terminal(self, *arguments: str | Path, columns: int = 80, stdin: bytes = b"") -> list[str]:
-        """Its lines as a terminal of so many columns gets them on stdout, without colours. It must exit 0."""
+        """The stdout lines that a terminal of ``columns`` columns shows, without colours. The command must exit 0."""
         code, printed, err = self._at_terminal(arguments, columns=columns, stdin=stdin, stderr=subprocess.PIPE)
         assert code == 0, err
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode()).replace("\r", "").splitlines()
 
     def bytes_at_terminal(self, *arguments: str | Path, columns: int = 200, stdin: bytes = b"") -> bytes:
-        """All that it writes to a terminal, stderr too, as it comes."""
+        """All bytes that the command writes to a terminal, stderr included."""
         return self._at_terminal(arguments, columns=columns, stdin=stdin, stderr=None)[1]
 
     def _at_terminal(

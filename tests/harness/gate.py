@@ -27,7 +27,7 @@ class Gate:
         return {"do": "note", "folder": str(self._folder)}
 
     def open(self, name: str = "all") -> None:
-        """Lets go on whatever waits at it, now and later."""
+        """Releases all requests that wait at it, now and later."""
         (self._folder / f"open-{name}").touch()
 
     def shut(self, name: str = "all") -> None:
@@ -35,6 +35,6 @@ class Gate:
         (self._folder / f"open-{name}").unlink()
 
     def starts(self) -> Counter[str]:
-        """How often each request was started, by whatever worker."""
+        """Number of starts of each request, by whatever worker."""
         log = self._folder / "starts"
         return Counter(log.read_text(encoding="utf-8").split()) if log.exists() else Counter()

@@ -56,11 +56,11 @@ class HelmRelease:
         self.helm("uninstall", "forebay", "--ignore-not-found", *self._wait())
 
     def template(self, values: Sequence[Path] = ()) -> str:
-        """What helm renders, hooks and all."""
+        """The rendered manifests, hooks included."""
         return self.helm("template", "forebay", str(CHART), *_given(values, None))
 
     def helm(self, *args: str) -> str:
-        """What helm prints. Raises HelmError."""
+        """Output of a helm command. Raises HelmError."""
         done = subprocess.run(
             [self._helm, *args, "--namespace", self.namespace],
             env=self._cluster.environment,
@@ -79,7 +79,7 @@ class HelmRelease:
         return [one["status"] for one in json.loads(self.helm("history", "forebay", "--output=json"))]
 
     def kubectl(self, *args: str, stdin: str | None = None) -> str:
-        """What kubectl prints, of the release's namespace. Raises KubectlError."""
+        """Output of a kubectl command in the release's namespace. Raises KubectlError."""
         return self._cluster.kubectl(*args, "--namespace", self.namespace, stdin=stdin)
 
     def get(self, kind: str, *args: str) -> list[Any]:
@@ -96,7 +96,7 @@ class HelmRelease:
         return [pod["metadata"]["name"] for pod in self.workers() if is_ready(pod)]
 
     def wait_for_workers(self, number: int) -> list[str]:
-        """The workers' names, once there are so many of them, all ready."""
+        """Waits until ``number`` workers are ready; returns their names."""
 
         def settled() -> list[str]:
             pods = self.workers()
@@ -106,7 +106,8 @@ class HelmRelease:
         return wait_until(f"{number} workers are ready", settled)
 
     def left(self, namespace: str | None = None) -> list[str]:
-        """What there is in a namespace, else the release's, beyond what every namespace has, and beyond events."""
+        """Objects in a namespace, by default the release's. Events and objects that every namespace has are left
+        out."""
         listed = self._cluster.kubectl("api-resources", "--namespaced", "--verbs=list,delete", "--output=name").split()
         kinds = ",".join(kind for kind in listed if not kind.startswith("events"))
         items = self._cluster.get(kinds, "--namespace", namespace or self.namespace)["items"]

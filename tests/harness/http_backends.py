@@ -32,13 +32,13 @@ async def calling(url: str, *, options: dict[str, Any] | None = None, **settings
 async def asking(
     answer: AnswerRaw, *, options: dict[str, Any] | None = None, **settings: object
 ) -> AsyncIterator[tuple[HttpBackend, RawEngine]]:
-    """A backend and its engine, which answers as told."""
+    """A backend and its engine, which answers by ``answer``."""
     async with raw_engine(answer) as engine, calling(engine.url, options=options, **settings) as backend:
         yield backend, engine
 
 
 def ask(answer: AnswerRaw, *, biz_type: str = "chat_completion", **options: Any) -> Answer | Failure:
-    """What one request comes to. ``options``: of `HttpOptions`."""
+    """The outcome of one request. ``options``: of `HttpOptions`."""
 
     async def scenario() -> Answer | Failure:
         async with asking(answer, options=options) as (backend, _):
@@ -48,7 +48,7 @@ def ask(answer: AnswerRaw, *, biz_type: str = "chat_completion", **options: Any)
 
 
 async def outcome_of(backend: HttpBackend, **request: Any) -> Answer | Failure:
-    """What one request comes to. ``request``: of `make_work`."""
+    """The outcome of one request. ``request``: of `make_work`."""
     try:
         return await backend.run(make_work(**request))
     except BackendFailed as failed:

@@ -28,7 +28,7 @@ exec chroot "$0" /usr/bin/setpriv --reuid={user} --regid={group} --clear-groups 
 
 
 class ImageRoot:
-    """Where an image was unpacked, and how its commands are started there."""
+    """The folder of an unpacked image; runs its commands."""
 
     def __init__(self, archive: OciArchive, folder: Path) -> None:
         self.archive = archive

@@ -36,7 +36,7 @@ def envelope(request_id: str, **fields: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a request lies."""
+    """Tier, partition and offset of a request."""
 
     tier: Tier
     partition: int
@@ -141,7 +141,7 @@ class LivePool:
         return self._results.get(request_id, [])
 
     def dead_letters(self, count: int) -> list[Message]:
-        """All dead letters, once there are so many."""
+        """Waits until there are ``count`` dead letters; returns all."""
 
         def enough() -> list[Message] | None:
             letters = self.kafka.read_all(self.topics.dead_letter)

@@ -31,7 +31,7 @@ class LockedBackend(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Without /v1."""
+        """Its URL, without /v1."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def locked_backend(key: str) -> Iterator[LockedBackend]:
-    """One that takes this key."""
+    """A backend that takes this key."""
     server = LockedBackend(key)
     with running_server(server):
         yield server

@@ -41,7 +41,7 @@ class NvmlStub:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the process that asks NVML, or one above it, must find in its environment."""
+        """Environment of the process that asks NVML, or of one above it."""
         return {"LD_LIBRARY_PATH": str(self._folder), "NVML_STUB_STATE": str(self._state)}
 
     def answer(self, state: Mapping[str, object]) -> None:

@@ -30,7 +30,7 @@ class OciArchive:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What a container of it gets: User, Entrypoint, Cmd, Env, Labels."""
+        """A container's settings: User, Entrypoint, Cmd, Env, Labels."""
         found: dict[str, Any] = self.whole_config["config"]
         return found
 
@@ -40,7 +40,7 @@ class OciArchive:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Without the prefix that all of ours have."""
+        """The image's labels, without the prefix that all of ours have."""
         return {name.removeprefix("org.opencontainers.image."): value for name, value in self.config["Labels"].items()}
 
     @contextmanager

@@ -69,7 +69,7 @@ def _length(head: bytes) -> int:
 
 @contextmanager
 def patient_engine(*, seconds: float) -> Iterator[PatientEngine]:
-    """An engine that answers after so long."""
+    """An engine that answers after ``seconds``."""
     engine, loop, listening = PatientEngine(seconds), asyncio.new_event_loop(), threading.Event()
     ending = asyncio.Event()
 

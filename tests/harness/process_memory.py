@@ -1,5 +1,5 @@
-"""What a process holds, as the kernel tells it, and a memory limit as a container has one. Reads /proc; writes cgroup
-files, for which it needs root."""
+"""Memory of a process, and a memory limit like a container's. Reads /proc; writes cgroup files, for which it needs
+root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def resident_mib(pid: int) -> float:
-    """What it holds now."""
+    """Resident memory now."""
     return _status(pid, "VmRSS")
 
 

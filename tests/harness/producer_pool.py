@@ -56,7 +56,7 @@ def unmade_pool(kafka: KafkaAccess) -> ProducerPool:
 
 
 def made_pool(kafka: KafkaAccess, *, partitions: int = 3) -> ProducerPool:
-    """The same with topics that are ready to be used."""
+    """A pool whose topics are ready to be used."""
     pool = unmade_pool(kafka)
     TopicAdmin(kafka.admin(), connection=kafka.connection).create(
         pool.topics.specs(partitions=partitions, replication=1)

@@ -1,5 +1,5 @@
-"""An engine that writes the bytes that it is told to, so that it may do what no HTTP library does. Listens on
-127.0.0.1, in the event loop of its test."""
+"""An engine that writes bytes as ordered, also such as no HTTP library writes. Listens on 127.0.0.1, in the event loop
+of its test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _REASON = "as told"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawRequest:
-    """What came. ``connection``: which one carried it, from 0. ``headers``: by their names in lower case."""
+    """A received request. ``connection``: number of the connection that carried it, from 0. ``headers``: by their names
+    in lower case."""
 
     connection: int
     path: str

@@ -15,7 +15,7 @@ SECONDS_MAX = 30.0
 
 
 def outcomes_written_ms(pool: LivePool) -> dict[str, int]:
-    """When the broker wrote the first outcome of each request, in epoch milliseconds."""
+    """Time at which the broker wrote the first outcome of each request, in epoch milliseconds."""
     config: dict[str, Any] = {**pool.kafka.connection.properties, "bootstrap.servers": pool.kafka.bootstrap_servers}
     config |= {"group.id": "tests", "enable.auto.commit": False, "enable.partition.eof": True}
     written: dict[str, int] = {}

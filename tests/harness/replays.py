@@ -25,14 +25,14 @@ _TESTS = Path(killed_replay.__file__).parents[1]
 
 
 def write(pool: LivePool, count: int, *, prefix: str = "r") -> list[str]:
-    """So many dead letters of the low tier, which takes replays though no worker runs."""
+    """Writes ``count`` dead letters of the low tier, which takes replays although no worker runs."""
     wanted = [f"{prefix}-{number}" for number in range(count)]
     write_letters(pool, ((one, value_of(one)) for one in wanted), tier=Tier.LOW)
     return wanted
 
 
 def replays_by_id(pool: LivePool) -> Counter[str]:
-    """How often each request of the low tier was replayed."""
+    """Number of replays of each request of the low tier."""
     records = requests(pool, Tier.LOW)
     assert {read_history(record_headers(record)).replay_count for record in records} <= {1}
     return Counter((record.key() or b"").decode() for record in records)
@@ -45,7 +45,7 @@ def audits(pool: LivePool, action: str = "replay") -> list[dict[str, Any]]:
 
 
 def recorded_by_id(pool: LivePool) -> Counter[str]:
-    """How often the audit topic tells of a replay of each request."""
+    """Number of replays of each request that the audit topic records."""
     return Counter(one["request_id"] for one in audits(pool))
 
 

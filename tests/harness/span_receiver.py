@@ -62,7 +62,7 @@ class SpanReceiver:
         return sorted(found, key=lambda span: span.start_ns)
 
     def wait_for(self, trace_id: str, name: str, *, count: int = 1, **attributes: Any) -> list[Span]:
-        """The same, once there are so many."""
+        """Waits until there are ``count`` such spans; returns them."""
 
         def enough() -> list[Span] | None:
             found = self.of(trace_id, name, **attributes)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Where the loop would wait for so long, so much time has passed at once."""
+    """Advances time at once by as much as the loop would wait."""
 
     now = 0.0
 
@@ -51,6 +51,6 @@ class LoopClock:
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, in no time."""
+    """`asyncio.run` in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -30,7 +30,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 _FREE_PREFIXES: Final = ("FOREBAY_",)
 _FREE_NAMES: Final = frozenset({"COLUMNS", "TERM", "PYTHONFAULTHANDLER", "PYTHONPATH"})
-"""What may differ: read after the start, or seen to."""
+"""Variables that may differ: read after the start, or set again for each process."""
 
 
 class WarmPython:
@@ -53,7 +53,8 @@ class WarmPython:
         stderr: int | IO[bytes] | None = None,
         warm: bool = True,
     ) -> subprocess.Popen[bytes]:
-        """As `subprocess.Popen` of `python -P -c PROGRAM WORDS...`, with Ctrl-C heeded. Not ``warm``: it is that."""
+        """`subprocess.Popen` of `python -P -c PROGRAM WORDS...`, with Ctrl-C as a terminal has it. ``warm=False``: a
+        new process."""
         if not warm or sys.platform != "linux" or _fixed(env) != _fixed(os.environ):
             return subprocess.Popen(
                 [sys.executable, "-P", "-c", program, *words],
@@ -133,7 +134,7 @@ def _subreaper() -> Iterator[None]:
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment must be the same."""
+    """The part of an environment that must be the same for all."""
     return {
         name: value
         for name, value in environment.items()

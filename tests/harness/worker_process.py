@@ -108,7 +108,7 @@ class WorkerProcess:
         return None if limitation is None else str(limitation["signal"])
 
     def waiting(self) -> dict[str, int]:
-        """How many requests wait in each lane."""
+        """Number of requests waiting in each lane."""
         return {tier: values["waiting"] for tier, values in self.status()["tiers"].items()}
 
     def metric(self, name: str, **labels: str) -> float:
@@ -170,7 +170,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a command ended."""
+    """Exit code and output of a command that has ended."""
 
     exit_code: int
     stdout: str

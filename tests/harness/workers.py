@@ -11,7 +11,7 @@ from harness.live_pool import LivePool
 from harness.worker_process import WorkerProcess
 
 TESTS = Path(__file__).parents[1]
-"""Where workers run, so that handlers of the harness are found."""
+"""Working directory of workers, where handlers of the harness are found."""
 
 
 class NewWorker(Protocol):

@@ -36,7 +36,7 @@ def brisk_kafka(
     kafka: KafkaAccess,  # noqa: ARG001 - skips the test where no broker can run
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalKafka]:
-    """A broker on which members of both protocols are soon heard of and soon missed."""
+    """A broker that soon notices members that come and members that go, in both protocols."""
     from forebay_sandbox.kafka.local import local_kafka
     from harness.protocols import BRISK
 

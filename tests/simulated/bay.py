@@ -158,7 +158,7 @@ class Bay:
         self.handed_at += [self.clock.monotonic()] * len(batch)
 
     def allow(self, total: int, *, capacity: int | None = None, total_bytes: int = MANY_BYTES) -> None:
-        """Lets it hand over so many in all since the start."""
+        """Allows ``total`` records in all since the start."""
         self.credit.allow(total, total_bytes, capacity_records=capacity or total, capacity_bytes=MANY_BYTES)
 
     def fill(self, key: Key, *offsets: int) -> None:
@@ -177,7 +177,7 @@ class Bay:
             self.intake.step()
 
     def offsets(self, key: Key = P0) -> list[int]:
-        """What was handed over of a partition, in order."""
+        """Offsets of a partition that were given to dispatch, in order."""
         return [work.offset for work in self.handed if _key_of(work) == key]
 
     def finish(self, *offsets: int, key: Key = P0) -> None:
@@ -216,7 +216,7 @@ def bay_with(*offsets: int, key: Key = P0) -> Bay:
 
 
 def said_by(offset: int, text: str | None) -> CommitMetadata | None:
-    """What a commit says, but for its times."""
+    """A commit's metadata, without its times."""
     metadata = decode_metadata(offset, text)
     return None if metadata is None else replace(metadata, outcomes_since_ms=None, owned_since_ms=None)
 
@@ -226,7 +226,7 @@ def explode(*_: object, **__: object) -> None:
 
 
 def says(kind: NoticeKind, *offsets: int) -> Notice:
-    """What another worker says of partition 0."""
+    """Another worker's notice about partition 0."""
     return Notice(kind=kind, worker="other", topic=TOPIC, partition=0, offsets=list(offsets))
 
 

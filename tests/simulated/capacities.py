@@ -1,4 +1,4 @@
-"""What a worker tells the others of its capacity, made in one line. Pure."""
+"""Capacities as workers publish them, made in one line. Pure."""
 
 from __future__ import annotations
 

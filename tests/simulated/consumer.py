@@ -57,7 +57,7 @@ class ScriptedConsumer:
     # What a test does.
 
     def connect(self, on_commit: Callable[[KafkaError | None, list[TopicPartition]], None]) -> ScriptedConsumer:
-        """As the factory that an intake is given."""
+        """The factory that an intake is given."""
         self._on_commit = on_commit
         return self
 

@@ -112,7 +112,7 @@ class MemoryTopic:
 
 
 class Post:
-    """A coordination over a topic in memory; ``heard`` are the notices it passed on."""
+    """A coordination over a topic in memory; ``heard``: the notices that it passed on."""
 
     def __init__(self, *, partitions: int = 1) -> None:
         self.clock = ManualClock()
@@ -148,7 +148,7 @@ class Post:
         return [each for batch in self.batches for each in batch]
 
     def offsets(self) -> list[int]:
-        """Those that the heard notices speak of."""
+        """Offsets named by the notices in ``heard``."""
         return [offset for notice in self.heard for offset in notice.offsets]
 
     def has_heard_until(self, moment: float) -> bool:

@@ -76,7 +76,8 @@ class Stage(Outcomes):
         self.dispatcher.accept(list(works))
 
     def fill(self, tier: Tier, count: int, *, mib: float | None = None) -> list[Work]:
-        """Accepts requests of a tier that have an hour. ``mib``: the size of each body, which is said and not made."""
+        """Accepts ``count`` requests of a tier, with a deadline in an hour. ``mib``: size of each body, set without
+        making it."""
         assignment = make_assignment(tier)
         filled = []
         for _ in range(count):
@@ -114,7 +115,7 @@ class Stage(Outcomes):
         self.reporter.delivery.poll()
 
     def results(self) -> list[Result]:
-        """What was reported and delivered, in order."""
+        """Delivered results, in order."""
         self.reporter.delivery.poll()
         return super().results()
 
@@ -122,7 +123,7 @@ class Stage(Outcomes):
         return [(result.request_id, result.reason) for result in self.results()]
 
     def retries(self) -> list[tuple[str, int]]:
-        """What was sent to retry topics and delivered, in order: the topic, and the attempt asked for."""
+        """Records delivered to retry topics, in order: topic, and number of the attempt to come."""
         self.reporter.delivery.poll()
         return [
             (str(record.topic()), read_history(record.headers()).attempt)

@@ -1,4 +1,4 @@
-"""Failures as the failure policy is told of them. Pure."""
+"""Failures for the failure policy. Pure."""
 
 from __future__ import annotations
 

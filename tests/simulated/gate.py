@@ -16,7 +16,7 @@ from simulated.works import make_assignment, make_work
 ASSIGNMENT = make_assignment()
 MIB = 1024 * 1024
 STEP, SEQUENCE, PROMPT_TOKEN = 0.010, 0.0002, 0.00005
-"""What the gate takes the backend for before it learns."""
+"""The gate's model of the backend before it learns."""
 
 
 def work_of(
@@ -29,7 +29,7 @@ def work_of(
 
 
 class Watched(FixedLimit):
-    """A fixed limit that keeps what it was told."""
+    """A fixed limit that keeps its inputs."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit_requests=limit)
@@ -91,7 +91,7 @@ class GateStage:
         return self.gate.blocked_by(self.now, len(self.running), sum(map(in_flight_bytes, self.running)))
 
     def step(self, engine: EngineReading | None = None, seconds: float = 1.0) -> Signals:
-        """A second later the policy decides. Returns what it was told."""
+        """Advances one second and lets the policy decide. Returns the policy's input."""
         self.now += seconds
         self.gate.step(
             self.now,

@@ -13,10 +13,10 @@ RELEASED, LAST_COMMIT = NoticeKind.RELEASED, NoticeKind.LAST_COMMIT
 RUN, SKIP, WITHHOLD = Verdict.RUN, Verdict.SKIP, Verdict.WITHHOLD
 
 OFFSETS = 3
-"""How long the partition of the model is."""
+"""Length of the partition in the model."""
 
 BEGAN = 100.0
-"""When the assignments of these tests begin, in monotonic seconds."""
+"""Start of the assignments, in monotonic seconds."""
 
 
 def says(kind: NoticeKind, *offsets: int) -> Notice:
@@ -25,7 +25,7 @@ def says(kind: NoticeKind, *offsets: int) -> Notice:
 
 
 def last_commit_of(assignment: Assignment) -> Notice:
-    """The notice of a commit that was refused while its worker let go of the partition."""
+    """The notice of a last commit that the broker refused."""
     _, commit = assignment.close()
     assert commit is not None
     return Notice(kind=LAST_COMMIT, worker="other", topic="t", partition=0, committed=commit[0], metadata=commit[1])
@@ -58,7 +58,7 @@ def metadata_of(commit: tuple[int, str] | None) -> CommitMetadata:
 
 
 def finished_in(commit: tuple[int, str]) -> set[int]:
-    """All that a commit says is finished."""
+    """All offsets that a commit calls finished."""
     beyond = metadata_of(commit).finished
     return set(range(commit[0])).union(*(range(first, first + length) for first, length in beyond))
 

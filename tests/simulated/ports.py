@@ -17,7 +17,7 @@ from forebay_schemas.contract.coordination import Notice
 Key = tuple[str, int]
 
 NOW_MS = 1_760_000_000_000
-"""Where a `ManualClock`'s wall clock starts."""
+"""Start of a `ManualClock`'s wall clock."""
 
 
 class ManualClock:
@@ -159,15 +159,13 @@ class MemoryProducer:
         return served
 
     def delivered_to(self, topic: str) -> list[MemoryRecord]:
-        """What a topic holds."""
+        """The records in a topic."""
         return [record for record in self.delivered if record.topic() == topic]
 
 
 class MemoryPeers:
-    """The other workers: ``told`` is what was said to them, and whether it is durable ``can_be_told``.
-
-    All they say is heard at once, unless ``heard_until`` is set back.
-    """
+    """The other workers. ``told``: notices published to them. ``can_be_told``: whether those are durable. All that they
+    publish is received at once, unless ``heard_until`` is set back."""
 
     def __init__(self) -> None:
         self.worker_id = "worker-1"
@@ -186,7 +184,7 @@ class MemoryPeers:
 
 
 class MemoryTopics:
-    """Which topics the names stand for: nobody can tell, unless a test gives them ids."""
+    """Ids of topics by name. A topic has none until a test gives it one."""
 
     def __init__(self) -> None:
         self.known_until = float("inf")

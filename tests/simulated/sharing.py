@@ -123,7 +123,7 @@ class SharingStage:
             )
 
     def _wanted(self, member: Member) -> dict[Tier, int]:
-        """What waits stays as it is: demand is what the test says."""
+        """The test's demand, and what runs beyond it."""
         wanted, over = dict(member.wanted), member.running - member.waiting
         if over > 0:
             wanted[LOW] = wanted.get(LOW, 0) + over

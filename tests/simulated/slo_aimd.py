@@ -1,4 +1,4 @@
-"""The policy `slo_aimd` and the signals it is told of. Pure."""
+"""The policy `slo_aimd` and its signals. Pure."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ WITHIN: list[tuple[str, bytes | None]] = [(TRACEPARENT, str(PARENT).encode())]
 ANSWER = Answer(body={"ok": True}, prompt_tokens=7, output_tokens=9)
 FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret", http_status=500)
 CHARGED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: secret")
-"""Without a status that others might get, too: it counts at once."""
+"""A failure without a status, which is charged at once: others cannot have got the same."""
 
 
 class TracedStage(Stage):
@@ -80,7 +80,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 
 
 def status(span: ReadableSpan) -> tuple[str, bool]:
-    """What became of a request, and whether that counts as an error."""
+    """A request's outcome, and whether it counts as an error."""
     return attributes(span)["forebay.status"], span.status.status_code is trace.StatusCode.ERROR
 
 

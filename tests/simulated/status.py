@@ -1,4 +1,4 @@
-"""A worker's parts that /status tells of, without threads and I/O."""
+"""The parts of a worker that /status shows, without threads and I/O."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StatusStage(Stage):
         return tiers_status(self.dispatcher, stats=self.stats, now=now, now_ms=now_ms)
 
     def document(self) -> dict[str, Any]:
-        """As the worker makes it, read back as a client does."""
+        """The worker's document, as a client reads it."""
         now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
         found = self.limitation()
         document = {

@@ -1,4 +1,4 @@
-"""What every unit test begins with: logging as it is before a command has set it up."""
+"""Set-up of every unit test: logging as it is before a command configures it."""
 
 from __future__ import annotations
 
