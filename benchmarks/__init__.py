@@ -1,1 +1,1 @@
-"""What Forebay costs beside a raw Kafka loop of the same run: throughput, latency, memory. `make bench` runs it."""
+"""Forebay beside a raw Kafka loop of the same run: throughput, latency, memory. `make bench` runs it."""

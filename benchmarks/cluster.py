@@ -1,4 +1,4 @@
-"""What the benchmarks do to the cluster: make topics, fill them, see how far things are, clean up."""
+"""The benchmarks' topics: makes and fills them, counts records, deletes them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Watch:
         return found
 
     def waiting(self, topic: str) -> int:
-        """How many records the topic holds."""
+        """Number of records in the topic."""
         return sum(end - first for first, end in self.reaches(topic).values())
 
     def committed(self, topic: str) -> int:
-        """How many records of the topic, counted from offset 0, the group has committed."""
+        """Number of the topic's records, counted from offset 0, that the group has committed."""
         asked = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         return sum(max(0, one.offset) for one in self._consumer.committed(asked, timeout=ANSWER_SECONDS_MAX))
 

@@ -1,4 +1,4 @@
-"""How much longer a worker's start takes with a million cancels in the control topic. Runs a child process."""
+"""Extra time of a worker's start with a million cancels in the control topic. Runs a child process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 
 SKIPPED = "coordination not heard in time"
-"""What a worker logs when it opens a partition without having heard all that was said of it."""
+"""The worker's log event for a partition that it opens while the coordination topic is not read to its end."""
 
 _LOOK_SECONDS = 0.05
 
@@ -72,7 +72,7 @@ def _start(cluster: Cluster, pool: Pool, watch: Watch, *, number: int, logs: Pat
 
 
 def _cancels(pool: Pool, count: int) -> Iterator[tuple[str, bytes]]:
-    """As a client's handle writes them, of requests that ended long ago."""
+    """Cancels as a client writes them, of requests that ended long ago."""
     for number in range(count):
         control = Control(
             action=ControlAction.CANCEL,

@@ -1,7 +1,7 @@
-"""How fast `forebay dead-letters list` reads, beside a loop that only counts, and in how much memory. Runs children.
+"""Speed and memory of `forebay dead-letters list`, beside a loop that only counts. Runs children.
 
-Each is a process of its own and is watched to its end; what it takes where there is no letter, its start-up, is taken
-off. Then the audit topic gets records of replays, and the list is read once more: that costs memory.
+Each is a process of its own and is watched to its end. Its start-up is taken off: the time that it takes without a
+letter. Then the audit topic gets records of replays, and the list is read once more: that costs memory.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _scan(usage: Usage, started: Usage, letters: int) -> Scan:
 
 
 def _headers(pool: Pool, number: int) -> list[tuple[str, str | bytes | None]]:
-    """What a worker writes, and one that the request had."""
+    """The headers that a worker writes, and one that the request had."""
     reason = _REASONS[number % len(_REASONS)]
     texts = {
         h.TRACEPARENT: f"00-0af7651916cd43dd8448eb211c80319c-{number:016x}-01",

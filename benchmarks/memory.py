@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def growth_mb(self) -> float:
-        """How much the second half of the last 15 s exceeded the first half at most; below 0: it shrank."""
+        """The second half's maximum beyond the first half's, of the last 15 s. Negative: it shrank."""
         last = self.samples_mb[-_FLAT_SAMPLES:]
         half = len(last) // 2
         return max(last[half:]) - max(last[:half])

@@ -1,7 +1,8 @@
-"""What metrics cost: the page while 200 tenants wait, and the counting as a share of what a request takes the worker.
+"""Costs of metrics: the page while 200 tenants wait, and the counting as a share of the worker's time for a request.
+Runs a child process.
 
-Runs a child process. The counting is timed alone, in CPU time, as the worker does it for one request: two runs of a
-whole worker, with and without it, differ by more than that from one to the next.
+The counting is timed alone, in CPU time, as the worker does it for one request. Two runs of a whole worker, with and
+without it, differ by more than that from one to the next.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from forebay_worker.request.work import Work
 from forebay_worker.telemetry.stats import Stats
 
 TENANTS = 200
-"""So many wait in each lane."""
+"""Tenants that wait in each lane."""
 
 WRITTEN_TENANTS = 250
-"""With a request each: all that a lane takes at once, and some run before the page is looked at."""
+"""Tenants with a request each: as many as a lane takes at once. Some run before the page is read."""
 
 LIMIT_REQUESTS = 4
 SCRAPES = 100

@@ -1,4 +1,4 @@
-"""What a client's wait for its own outcome costs after others have written many results. Runs a worker as a child."""
+"""A client's wait for its own outcome after others have written many results. Runs a worker as a child."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class BenchError(ForebayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a child took from its start to its end. ``most_bytes``: resident memory, looked at every 20 ms."""
+    """A child's use of processor and memory, from its start to its end. ``most_bytes``: resident memory, sampled every
+    20 ms."""
 
     seconds: float
     cpu_seconds: float
@@ -51,7 +52,7 @@ class Program:
         self._seen = psutil.Process(process.pid)
         self._started_at = time.monotonic()
         self.ops_url = ""
-        """Of a worker: that of its operations port."""
+        """URL of a worker's operations port."""
 
     def check_alive(self) -> None:
         """Raises ``BenchError`` with the end of the program's log when it has ended."""
@@ -63,7 +64,7 @@ class Program:
         return BenchError("\n".join([f"{self._name} ended by itself with status {status}:", *lines]))
 
     def lines(self) -> list[str]:
-        """What it has written, to stdout and stderr."""
+        """Its lines on stdout and stderr."""
         return self._log_path.read_text(errors="replace").splitlines()
 
     def watch_to_end(self) -> Usage:

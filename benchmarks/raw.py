@@ -1,8 +1,8 @@
-"""The raw Kafka programs that the worker is compared with, each a process of its own.
+"""The raw Kafka programs beside the worker, each a process of its own.
 
 ``loop`` is at-least-once in its plainest form; ``echo`` copies each record at once. Both run until terminated.
-``count`` reads a topic from its beginning, does nothing with the records, and ends after so many. The cluster is the
-one FOREBAY_BOOTSTRAP_SERVERS names.
+``count`` reads a given number of a topic's records from its beginning and does nothing with them.
+FOREBAY_BOOTSTRAP_SERVERS names the cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def consumer_settings(connection: KafkaConnection, *, group: str) -> dict[str, A
 
 
 def producer_settings(connection: KafkaConnection) -> dict[str, Any]:
-    """What the worker's results have too: every replica, no duplicates, compressed, sent without waiting for more."""
+    """The settings of the worker's own producer: every replica, no duplicates, compressed, sent without waiting for
+    more."""
     return {
         "bootstrap.servers": connection.bootstrap_servers,
         **connection.properties,
@@ -109,7 +110,8 @@ def run_count(connection: KafkaConnection, *, source: str, records: int) -> None
 
 
 def _consume(consumer: Consumer) -> list[Message]:
-    """What there is, without waiting for a full batch: consume() alone would sit out its time-out for that."""
+    """Reads the records that are there, without waiting for a full batch: consume() alone would sit out its time-out
+    for that."""
     first = consumer.poll(0.2)
     if first is None:
         return []

@@ -1,4 +1,4 @@
-"""What the benchmarks put into Kafka: valid envelopes of one size, with text that compresses like text. Pure."""
+"""Records for the benchmarks: valid envelopes of one size, with text that compresses like text. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was found, as a JSON object, a table, and the promises that it breaks. Pure."""
+"""A run's findings as a JSON object and a table, and the promises that they break. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OUTCOME_GROWTH_MB_MAX = 50.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a run has measured; None was not asked for."""
+    """Measurements of a run. None: it was not asked for."""
 
     throughput: Throughput | None = None
     latency: Latency | None = None

@@ -1,4 +1,4 @@
-"""How many records a second one worker process finishes with a handler that does nothing, beside the raw loop.
+"""Records a second that one worker process finishes with a handler that does nothing, beside the raw loop.
 
 Both read the same preloaded topic, in turns. The measure is the broker's time from the first result to the last
 (LogAppendTime), so process start-up is left out and so is our own watching. Runs child processes.

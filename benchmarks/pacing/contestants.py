@@ -1,4 +1,4 @@
-"""Who runs: each policy behind each form of front, by the name that the results carry. Pure."""
+"""The contestants: each policy behind each form of front, by the name that the results carry. Pure."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def front_of(name: str, engine: EnginePhysics) -> MakeFront:
 
 
 def sees_hints(name: str) -> bool:
-    """Whether what requests say of their length makes a difference to it."""
+    """Whether it uses the requests' hints of their length."""
     return "+" in name

@@ -1,4 +1,4 @@
-"""What pacing costs the worker: CPU time of the real dispatch while thousands wait. Virtual time, a real CPU clock."""
+"""Costs of pacing: CPU time of the real dispatch while thousands wait. Virtual time, a real CPU clock."""
 
 from __future__ import annotations
 

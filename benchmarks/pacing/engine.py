@@ -41,10 +41,10 @@ class VirtualClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong with the engine from ``at_seconds`` on, for so long.
+    """A fault of the engine, for ``for_seconds`` from ``at_seconds`` on.
 
-    ``speed``: its speed as a share of the usual. ``refused_share``: of the submits answered with ``refused_status``.
-    ``down``: it loses what it holds at the start, and refuses connections.
+    ``speed``: its speed as a share of the usual. ``refused_share``: share of the submits that are answered with
+    ``refused_status``. ``down``: it loses all requests at the start, and refuses connections.
     """
 
     at_seconds: float
@@ -56,7 +56,7 @@ class Fault:
 
 
 class Ledger:
-    """What became of each request, by its key (its index among the arrivals)."""
+    """The outcome of each request, by its key (its index among the arrivals)."""
 
     def __init__(self, offered: Sequence[Arrival]) -> None:
         self.offered = offered
@@ -64,7 +64,7 @@ class Ledger:
         self.dropped: dict[int, str] = {}
         self.dropped_at: dict[int, float] = {}
         self.started_at: dict[int, float] = {}
-        """When it was last sent to the engine."""
+        """Time of the last submit to the engine."""
 
     def drop(self, key: int, now: float, reason: str) -> None:
         """The front will not run it, or not to its end."""
@@ -79,7 +79,7 @@ class Ledger:
 
 
 class Engine(Protocol):
-    """What a front sees of the engine."""
+    """A front's view of the engine."""
 
     def submit(self, key: int) -> None:
         """Sends a request; the answer is `Front.finished` or `Front.refused`, never before this returns."""
@@ -90,7 +90,7 @@ class Engine(Protocol):
         ...
 
     def reading(self, now: float) -> EngineReading:
-        """What its /metrics say."""
+        """The engine's own metrics."""
         ...
 
     def gpu(self, now: float) -> GpuReading:
@@ -171,7 +171,7 @@ class VirtualEngine:
         return self.busy_seconds + (now - self.stepping_since if self.stepping_since is not None else 0.0)
 
     def begin_step(self, now: float) -> float | None:
-        """When the step ends that begins now; None when there is nothing to do."""
+        """Begins a step; returns its end. None: there is nothing to do."""
         seconds = self.batch.begin_step()
         self.stepping_since = None if seconds is None else now
         return None if seconds is None else now + seconds

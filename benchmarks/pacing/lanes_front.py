@@ -42,7 +42,7 @@ class ImmediateDelivery:
 
 
 class LedgerReporter:
-    """What dispatch tells of outcomes, written to the ledger. Every delivery is immediate."""
+    """Writes dispatch's outcomes to the ledger. Every delivery is immediate."""
 
     def __init__(self, ledger: Ledger, clock: VirtualClock) -> None:
         self._ledger = ledger
@@ -155,11 +155,11 @@ class LanesFront:
         self._start()
 
     def runs(self, key: int) -> bool:
-        """Whether the engine has it from here."""
+        """Whether this front has sent the request to the engine."""
         return key in self._running
 
     def waiting_keys(self) -> list[int]:
-        """Of the requests that are held back."""
+        """Keys of the requests that are held back."""
         lanes = self.dispatcher.lanes
         return [work.offset for tier in TIERS for work in lanes[tier].waiting_in_order()]
 
@@ -200,7 +200,7 @@ class LanesFront:
 
 
 def _failure(status: int) -> Failure:
-    """As the worker's backend tells it."""
+    """The failure as the worker's backend makes it."""
     if status == CONNECTION_LOST:
         return Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection lost", of_backend=True)
     if status == TOO_LONG:

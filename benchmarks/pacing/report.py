@@ -1,4 +1,4 @@
-"""What all runs came to, as a JSON object, tables, and the promises that they break. Pure."""
+"""All runs as a JSON object and tables, and the promises that they break. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Average:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """All that was run. ``workloads``: by (workload, hint), then contestant; the others by contestant."""
+    """Scores of all runs. ``workloads``: by (workload, hint), then contestant; the others by contestant."""
 
     workloads: Mapping[tuple[str, Hint], Mapping[str, Average]]
     pulses: Mapping[str, PulseScore]

@@ -67,7 +67,7 @@ def pulse(engine: EnginePhysics, *, seed: int, seconds: float = PULSE_SECONDS) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulseScore:
-    """What a pulse came to. ``time_ratio``: until all was done, over the ideal server's time."""
+    """Score of a pulse. ``time_ratio``: time until all was done, over the ideal server's time."""
 
     high_wait_p95_seconds: float
     lost: int

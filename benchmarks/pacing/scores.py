@@ -1,4 +1,4 @@
-"""What a run was worth: shares of what was offered, drops, lateness, waste. Pure."""
+"""Scores of a run: shares of the offered requests, drops, lateness, waste. Pure."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Score:
     """Answered after their deadline, or not answered when the run ended."""
     lateness_p50_seconds: float
     lateness_p95_seconds: float
-    """Of those answered late; 0 when none was."""
+    """Over the requests that were answered late; 0 when there are none."""
     wasted_seconds: float
     """Engine time spent on what was late, aborted or recomputed, at the cost that it has in a full batch."""
     idle_waiting_share: float
-    """Of the time in which the front held requests back, the share in which the engine did nothing."""
+    """Share in which the engine did nothing, of the time in which the front held requests back."""
     limit_changes: int
     refusals: int
     preemptions: int

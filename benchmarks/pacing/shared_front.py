@@ -60,7 +60,7 @@ class _OneEngine:
 
 
 class _BlindEngine(_OneEngine):
-    """One that has no metrics."""
+    """An engine without metrics."""
 
     def reading(self, now: float) -> EngineReading:
         return EngineReading(at=now)

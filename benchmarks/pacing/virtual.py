@@ -1,6 +1,6 @@
 """Runs a front (what stands between the clients and the engine) in virtual time. No real clock, no I/O.
 
-Fronts reach the engine by `Engine` and tell their drops to `Ledger`; the driver calls them at arrivals, answers,
+Fronts reach the engine by `Engine` and report their drops to `Ledger`. The driver calls them at arrivals, answers,
 refusals, every 20 ms as the worker's loop does, and once a second as its pacer does.
 """
 
@@ -21,7 +21,7 @@ from forebay_sandbox.engine.physics import EnginePhysics
 TICK_SECONDS = 0.02
 POLICY_SECONDS = 1.0
 REFUSAL_SECONDS = 0.001
-"""How long after its submit a refusal comes back: no front can try for ever in one instant."""
+"""Delay between a submit and its refusal. Without it a front could try for ever in one instant."""
 
 
 class Front(Protocol):
@@ -34,7 +34,7 @@ class Front(Protocol):
 
     @property
     def limit_requests(self) -> int:
-        """What may be in flight now; 0 for no limit."""
+        """Limit of requests in flight; 0: none."""
         ...
 
     def offer(self, key: int, arrival: Arrival, now: float) -> None: ...
@@ -72,7 +72,7 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """What a run leaves behind."""
+    """Ledger, samples and counts of a run."""
 
     ledger: Ledger
     physics: EnginePhysics

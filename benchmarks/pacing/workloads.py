@@ -1,4 +1,4 @@
-"""What arrives: the requests of a workload, from ten minutes of real traces and a seed. Reads the files beside it."""
+"""The requests of a workload, from ten minutes of real traces and a seed. Reads the files beside it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CONV_DEADLINE_SECONDS_PER_TOKEN = 0.05
 
 
 class Hint(StrEnum):
-    """What a request's max_tokens says: the only thing a client tells of its answer's length."""
+    """The meaning of a request's max_tokens, a client's only hint of its answer's length."""
 
     CAP = "cap"
-    """The same for every request."""
+    """The same number for every request."""
     NOISY = "noisy"
     """The true length, or more by a log-normal factor; never less, or the answer would be cut."""
 
@@ -85,7 +85,7 @@ def work_seconds(arrival: Arrival, engine: EnginePhysics) -> float:
 
 
 def alone_seconds(arrival: Arrival, engine: EnginePhysics) -> float:
-    """How long a request takes on an engine that does nothing else."""
+    """Duration of a request on an engine that does nothing else."""
     prefill_steps = math.ceil(arrival.prompt_tokens / engine.prefill_chunk_tokens)
     return (
         prefill_steps * engine.a_seconds
@@ -125,7 +125,7 @@ def conversation_rows() -> list[tuple[float, int]]:
 
 
 def hint_max_tokens(output_tokens: int, *, hint: Hint, noise: random.Random) -> int:
-    """The max_tokens that a request of so many output tokens carries."""
+    """The max_tokens of a request with this number of output tokens."""
     if hint is Hint.CAP:
         return MAX_TOKENS_CAP
     return max(output_tokens, round(output_tokens * math.exp(noise.gauss(0.0, NOISE_SIGMA))))

@@ -76,7 +76,7 @@ class _Engine:
 
 
 class _Stage:
-    """Where the scenarios are played: a cluster, and for each a pool, an engine and workers of its own."""
+    """A cluster on which scenarios are played, each with a pool, an engine and workers of its own."""
 
     def __init__(self, *, cluster: Cluster, workers: int, metrics_url: str | None, logs: Path, say: Say) -> None:
         self._cluster = cluster

@@ -30,7 +30,7 @@ LOOK_SECONDS = 0.5
 LOOK_SECONDS_MAX = 2.0
 POLL_SECONDS = 0.01
 STALLED_SECONDS_MAX = 30.0
-"""Nothing ended for so long after the last request was sent: what is open is lost."""
+"""Open requests are lost when nothing has ended for this time after the last request was sent."""
 
 BYTES_PER_TOKEN = 4
 _ENGINE_COUNTERS = ("sandbox:busy_seconds_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total")
@@ -52,7 +52,7 @@ class Look:
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """What came of a run. By number of the arrival; seconds count from the run's start."""
+    """Observations of a run, by number of the arrival. Seconds count from the run's start."""
 
     offered: Sequence[Arrival]
     accepted: dict[int, float] = field(default_factory=dict)
@@ -231,7 +231,7 @@ async def _get_json(session: aiohttp.ClientSession, url: str) -> dict[str, Any] 
 
 
 def _payload(arrival: Arrival) -> dict[str, Any]:
-    """As long as its tokens say; what only the engine knows lies in a field that the worker does not look at."""
+    """A payload of the length that its tokens make. The engine's part lies in a field that the worker ignores."""
     return {
         "model": "qwen2.5-72b",
         "messages": [{"role": "user", "content": "x" * (BYTES_PER_TOKEN * arrival.prompt_tokens)}],

@@ -1,4 +1,4 @@
-"""What a run in real time came to, beside what was promised. Pure."""
+"""Figures of a run in real time, and the promises that they break. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_TIME_OF_VIRTUAL_MIN = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of any run. Shares are of what was offered."""
+    """Figures of any run. Shares are of the offered requests."""
 
     workers: int
     offered: int
@@ -39,7 +39,7 @@ class Figures:
     high_wait_p95_seconds: float
     """From the broker to the engine, of high requests that were started."""
     idle_waiting_share: float
-    """Of the time in which requests waited, the share in which the engine did nothing."""
+    """Share in which the engine did nothing, of the time in which requests waited."""
 
     def as_json(self) -> dict[str, Any]:
         return _rounded(asdict(self))
@@ -82,13 +82,13 @@ def _idle_waiting_share(looks: Sequence[Look]) -> float:
 
 
 def time_ratio(record: Record, ideal_seconds: float) -> float:
-    """When all was done, over when an ideal server would have been."""
+    """Time until all was done, over an ideal server's time."""
     return max(record.finished_seconds.values(), default=0.0) / ideal_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """How a run stood a fault. Work is a share of the engine's own best."""
+    """Figures of a run with a fault. Work is a share of the engine's own best."""
 
     work_before: float
     work_during: float

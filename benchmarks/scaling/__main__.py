@@ -65,7 +65,7 @@ def measure(load: str, *, with_floor: bool, seed: int) -> Outcome:
 
 
 def broken_promises(outcomes: Sequence[Outcome]) -> list[str]:
-    """What the chart's defaults do not keep, a sentence each. Without the floor nothing is promised."""
+    """Promises that the chart's defaults break, a sentence each. Without the floor nothing is promised."""
     return [
         sentence
         for each in outcomes

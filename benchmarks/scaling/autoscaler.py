@@ -37,7 +37,7 @@ class Pace:
 
 
 def chart_pace(*, replicas_max: int, with_floor: bool) -> Pace:
-    """What `poolDefaults.autoscaling` in the chart's values.yaml says, but for the cap."""
+    """`poolDefaults.autoscaling` in the chart's values.yaml, without the cap."""
     values: dict[str, Any] = yaml.safe_load(VALUES.read_text(encoding="utf-8"))["poolDefaults"]["autoscaling"]
     up, down = values["scaleUp"], values["scaleDown"]
     return Pace(
@@ -56,7 +56,7 @@ def chart_pace(*, replicas_max: int, with_floor: bool) -> Pace:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What Prometheus answers. ``busy_workers``: enqueued a second by what one worker serves; None: no answer."""
+    """Prometheus' answers. ``busy_workers``: enqueued a second by what one worker serves; None: no answer."""
 
     risk: float
     busy_workers: float | None

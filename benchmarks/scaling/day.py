@@ -1,4 +1,4 @@
-"""What arrives in a day: the conversation trace's ten minutes again and again, thinned to a working day's shape."""
+"""The arrivals of a day: the conversation trace's ten minutes again and again, thinned to a working day's shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.pacing.workloads import conversation_rows
 DAY_SECONDS: Final = 86_400
 TRACE_SECONDS: Final = 600
 COPIES: Final = 4
-"""So many traces at once, each shifted: 27 requests a second at the top of the day."""
+"""Copies of the trace at once, each shifted: 27 requests a second at the top of the day."""
 SECONDS_PER_TOKEN: Final = 0.02
 
 SHAPE: Final = ((0, 0.15), (6, 0.15), (8, 0.25), (9.75, 0.3), (10, 1.0), (12, 0.95), (13, 0.7), (14, 0.9), (17, 0.8))

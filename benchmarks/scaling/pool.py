@@ -22,12 +22,12 @@ RATE_WINDOW_SECONDS: Final = 300
 NEED_WINDOW_SECONDS: Final = 600
 NEED_UTILIZATION: Final = 0.85
 WARM_SECONDS: Final = 1_800
-"""What happens before is not counted: the day begins with the least replicas, whatever the load."""
+"""Start of the counting. The day begins with the least replicas, whatever the load."""
 
 
 @dataclass(slots=True)
 class Day:
-    """What a day came to. ``replicas``: one a sync; ``need``: those that serve the load of ten minutes 85 % busy."""
+    """Figures of a day. ``replicas``: one a sync; ``need``: those that serve the load of ten minutes 85 % busy."""
 
     requests: int = 0
     waited_long: int = 0
@@ -37,7 +37,7 @@ class Day:
     work_seconds: list[float] = field(default_factory=list)
 
     def count(self, waited_seconds: float) -> None:
-        """One more request that waited so long."""
+        """Counts one more request and its wait."""
         self.requests += 1
         self.waited_long += waited_seconds > DEFAULT_TIER_TIMES.wait_seconds(Tier.HIGH)
         self.longest_wait_seconds = max(self.longest_wait_seconds, waited_seconds)
@@ -62,7 +62,7 @@ class _Pool:
         self.enqueued = 0
 
     def until(self, now: float, day: Day) -> None:
-        """Lets go what ended, and starts what waits in the order in which it came."""
+        """Ends requests up to this time, and starts waiting ones in the order in which they came."""
         while self.running and self.running[0] <= now:
             ended_at = heapq.heappop(self.running)
             self._start(ended_at, day)

@@ -1,9 +1,9 @@
-"""What people do while things break: replays and discards of dead letters, cancels, expedites. Drawn from a seed. Pure.
+"""Acts of people while things break: replays and discards of dead letters, cancels, expedites. Drawn from a seed. Pure.
 
-Who is on call does one thing at a time. A replay or discard may be killed (-9) once or twice, and is run again each
-time; a replay may be stopped for a while, and another such run is started meanwhile. Cancels and expedites come from
-the services: they name a request by how long ago it was accepted, so that some wait, some are about to start, some run
-and some have ended.
+The operator on call does one thing at a time. A replay or discard may be killed (-9) once or twice, and is run again
+each time; a replay may be stopped for a while, and another such run is started meanwhile. Cancels and expedites come
+from the services: they name a request by the time since it was accepted, so that some wait, some are about to start,
+some run and some have ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 _FIRST_SECONDS = 8.0
 _GAP_SECONDS = (6.0, 16.0)
 _LAST_BEFORE_END_SECONDS = 20.0
-"""So long a command that is killed or stopped and run again may take."""
+"""Upper bound on a command that is killed or stopped and run again."""
 
 _KILLED_SHARE = 0.5
 _KILLED_TWICE_SHARE = 0.3
@@ -28,7 +28,7 @@ _KILL_SECONDS = ((0.0, 3.0), (0.0, 3.0), (9.0, 13.0))
 """At work; or, behind another that was killed, when its turn comes: 10 s later."""
 
 _FIRST_KILL_SECONDS = (1.0,)
-"""However short a run is, the first replay in it is killed."""
+"""Kills of a run's first replay, also in a short run."""
 
 _STOPPED_SHARE = 0.15
 _STOPPED_SECONDS = (2.0, 14.0)
@@ -54,14 +54,14 @@ _HOLDS_UP = frozenset({FaultKind.BACKEND, FaultKind.LINK, FaultKind.STOP_WORKER,
 
 
 class Handling(StrEnum):
-    """What is done with dead letters."""
+    """A way to handle dead letters."""
 
     REPLAY = "replay"
     DISCARD = "discard"
 
 
 class Ask(StrEnum):
-    """What is asked for one request."""
+    """A control action on one request."""
 
     CANCEL = "cancel"
     EXPEDITE = "expedite"
@@ -69,12 +69,12 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """One command on dead letters of a reason, and a tier if given, ``at_seconds`` after the start or when the one
-    before has ended.
+    """One command on dead letters of a reason, and a tier if given, ``at_seconds`` after the start or at the end of the
+    one before.
 
-    ``kills_after_seconds``: it is killed so long after it has begun, and run again, once for each. ``stopped_seconds``:
-    a SIGSTOP, ``stop_after_seconds`` after it has begun, halts it for so long, and another such command is started
-    meanwhile.
+    ``kills_after_seconds``: it is killed this long after it has begun, and run again, once for each.
+    ``stopped_seconds``: a SIGSTOP, ``stop_after_seconds`` after it has begun, halts it for this time, and another such
+    command is started meanwhile.
     """
 
     at_seconds: float
@@ -91,9 +91,9 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One cancel or expedite. ``age_seconds``: of the requests accepted, the one that was so long ago is meant.
-    ``again``: instead, that of the order before. ``wait_seconds``: how long a worker's answer is waited for.
-    ``by_command``: by `forebay cancel`, else by the client."""
+    """One cancel or expedite. ``age_seconds``: time since the meant request was accepted. ``again``: the request of the
+    order before is meant instead. ``wait_seconds``: time for a worker's answer. ``by_command``: by `forebay cancel`,
+    else by the client."""
 
     at_seconds: float
     ask: Ask
@@ -112,7 +112,7 @@ class Acts:
 
 
 def make_acts(*, seed: int, seconds: float, faults: Sequence[Fault]) -> Acts:
-    """The same for the same seed, length and faults, which they do not change."""
+    """The acts of a seed, a length and faults. They do not change the faults."""
     draw = random.Random(f"acts of {seed}")
     return Acts(handles=tuple(_handles(draw, seconds)), orders=tuple(_orders(draw, seconds, faults)))
 

@@ -31,7 +31,7 @@ class Cluster:
     proxies: dict[tuple[int, int], TcpProxy]
 
     def servers_of(self, slot: int) -> str:
-        """Where the workers of a slot find the brokers."""
+        """Bootstrap servers for the workers of a slot."""
         return self.kafka.bootstrap_of(_listener(slot))
 
     def set_link(self, link: Link, *, slot: int | None, broker: int | None) -> None:

@@ -45,7 +45,7 @@ class Command:
             )
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended by itself by then."""
+        """Whether it ends by itself within this time."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self._process.poll() is not None
@@ -88,7 +88,7 @@ class Commands:
         return Command(arguments, environment=self._environment, out_path=out_path)
 
     def end(self, command: Command, *, kill_after_seconds: float | None = None) -> str:
-        """Waits for its end, or kills it after so long; what it has printed."""
+        """Waits for its end, or kills it after the time; returns its output."""
         killed = not command.wait(_SECONDS_MAX if kill_after_seconds is None else kill_after_seconds)
         code = command.kill()
         if killed and kill_after_seconds is None and not _waits_for_others(command.err_path):

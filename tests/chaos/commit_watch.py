@@ -46,9 +46,9 @@ class CommitWatch(Background):
             consumer.close()
 
     def unfinished(self) -> dict[PartitionKey, int] | None:
-        """How many records of each partition lie beyond its commit that was seen last; none: all is committed.
+        """Number of records of each partition beyond its last seen commit; empty: all is committed.
 
-        None: the brokers do not say just now.
+        None: the brokers do not answer just now.
         """
         partitions = [partition for _, of_group in self._groups for partition in of_group]
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

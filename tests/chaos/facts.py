@@ -1,5 +1,5 @@
-"""What was seen in a run: records of the topics, executions by the engine's log, workers' lives and what was broken.
-Pure; times are epoch milliseconds of the one clock that everything here shares."""
+"""Observations of a run: records of the topics, executions in the engine's log, workers' lives, and faults. Pure; times
+are epoch milliseconds of the one clock that everything here shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Turn = tuple[str, int]
 
 
 Rank = tuple[int, int]
-"""Where a request stands among others that wait in the same worker."""
+"""A request's place among others that wait in the same worker."""
 
 
 class RunError(Exception):
@@ -90,7 +90,8 @@ class Execution:
 
     @property
     def ran(self) -> bool:
-        """Whether the engine worked on it, to its end or until the worker left; not so if the engine refused or cut."""
+        """Whether the engine worked on it, to its end or until the worker left. False if the engine refused or cut
+        it."""
         return self.outcome in ("completed", "disconnected") and self.fault in (None, "slow")
 
 
@@ -155,14 +156,14 @@ class CommandRun:
 
 
 class End(StrEnum):
-    """How a worker process ended."""
+    """The end of a worker process."""
 
     RUNNING = "running"
     KILLED = "killed"
     TERMINATED = "terminated"
     CRASHED = "crashed"
     UNBORN = "unborn"
-    """Terminated before it had got so far as to heed signals, or cut off from all brokers while it started."""
+    """Terminated before it obeyed signals, or cut off from all brokers while it started."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +180,7 @@ class Life:
 
 
 class Trouble(StrEnum):
-    """What a window of time was about."""
+    """The fault of a window of time."""
 
     STOPPED = "stopped"
     LINK = "link"
@@ -212,7 +213,7 @@ class OwnerChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenCommit:
-    """What a group's commit for a partition said when it was looked at."""
+    """A group's commit for a partition, at the time of a look."""
 
     at_ms: int
     offset: int

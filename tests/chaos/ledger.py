@@ -27,13 +27,13 @@ SESSION_MS = 8_000
 """The session is 10 s, counted from the last heartbeat that got through."""
 
 AFTERMATH_MS = 15_000
-"""So long after a broker went or came, or a link was mended, coordinators may still move, load, or rebalance."""
+"""Time after a broker went or came, or a link was mended, in which coordinators may still move, load, or rebalance."""
 
 LEARNING_MS = 2_000
-"""So long after a silence a worker may not know yet that its partitions were lost."""
+"""Time after a silence in which a worker may not know yet that its partitions were lost."""
 
 GOING_ON_MS = 500
-"""For so long after it was stopped a worker starts nothing that it had not taken before."""
+"""Time after a stop in which a worker starts only requests that it had taken before."""
 
 JOINED_MS = 1_000
 """Two silences with no longer a time between them are one: a heartbeat may not have got through."""
@@ -44,7 +44,7 @@ EARLY_MS = 10
 
 
 class Cause(StrEnum):
-    """Why an execution was repeated."""
+    """The cause of a repeated execution."""
 
     IN_FLIGHT_AT_KILL = "in_flight_at_kill"
     SINCE_LAST_COMMIT = "since_last_commit"
@@ -139,8 +139,11 @@ def _repetitions(facts: Facts) -> list[Repetition]:
 
 
 def _repetitions_of(executions: list[Execution], places: list[RequestRecord], judge: Judge) -> list[Repetition]:
-    """Of one attempt of one turn. A request that was submitted twice may run twice; so may one whose earlier attempt
-    ran twice, which is counted there. A copy in the high tier is no second request: it or the original runs."""
+    """Repetitions of one attempt of one turn.
+
+    A request that was submitted twice may run twice; so may one whose earlier attempt ran twice, which is counted
+    there. A copy in the high tier is no second request: it or the original runs.
+    """
     heads = executions[: max(1, sum(not place.is_copy for place in places))]
     found = []
     for second in executions[len(heads) :]:
@@ -177,7 +180,8 @@ class Judge:
         self._waits = self._waits_of_groups()
 
     def cause(self, first: Execution, second: Execution, places: list[RequestRecord]) -> tuple[Cause, str]:
-        """Why ``second`` repeats ``first``, and in words. ``places``: where the request lies for this attempt."""
+        """The cause for which ``second`` repeats ``first``, and its words. ``places``: of the request, for this
+        attempt."""
         if self._covered(places, second.started_ms):
             return Cause.UNEXPLAINED, "a commit seen before it was repeated says that it is finished"
         cause, why = self._cause_of_worker(first, second)
@@ -188,12 +192,12 @@ class Judge:
         return cause, why
 
     def is_cut_off(self, worker: str, start_ms: int, end_ms: int) -> bool:
-        """Whether a worker may not have heard in that time what had become of its partitions."""
+        """Whether a worker may not have known in that time of the loss of its partitions."""
         slot = self._lives[worker].slot
         return _touches(self._troubles[slot], start_ms, end_ms)
 
     def _troubled(self, start_ms: int, end_ms: int) -> bool:
-        """Whether anything kept any worker from committing then."""
+        """Whether a fault may have kept a worker from committing then."""
         return _touches(self._waits + [span for spans in self._troubles.values() for span in spans], start_ms, end_ms)
 
     def _cause_of_worker(self, first: Execution, second: Execution) -> tuple[Cause, str]:
@@ -232,8 +236,8 @@ class Judge:
         )
 
     def _was_being_sent(self, second: Execution) -> bool:
-        """Whether its worker has just gone on after it was stopped beyond its session: nothing new starts then, but
-        what was about to be sent when it was stopped is sent."""
+        """Whether its worker has just gone on after a stop beyond its session. Nothing new starts then, but requests
+        are sent that were about to be sent at the stop."""
         slot = self._lives[second.worker].slot
         return any(
             window.trouble is Trouble.STOPPED
@@ -271,7 +275,7 @@ class Judge:
         return longest
 
     def _spans_of(self, slot: int) -> list[tuple[int, int]]:
-        """When commits and hand-overs of this slot's workers may not have got through."""
+        """Times at which commits and hand-overs of this slot's workers may not have arrived."""
         spans = []
         for window in self._windows:
             end = self._end_of(window)
@@ -285,10 +289,10 @@ class Judge:
         return spans
 
     def _waits_of_groups(self) -> list[tuple[int, int]]:
-        """When commits may have waited for a member of the group that was silent.
+        """Times at which commits may have waited for a silent member of the group.
 
-        A rebalance waits for it until its session ends, and what the others send to the coordinator meanwhile waits
-        behind their own wish to join: it is one connection, answered in order.
+        A rebalance waits for it until its session ends, and the others' further requests to the coordinator wait behind
+        their own wish to join: it is one connection, answered in order.
         """
         silenced = [life.signalled_ms for life in self._lives.values() if life.end is End.KILLED]
         silenced += [window.start_ms for window in self._windows if window.trouble is Trouble.STOPPED]

@@ -64,7 +64,7 @@ def _state(place: Place, letter: Letter, recorded: set[Turn], discarded: set[Pla
 
 
 def _wrong_records(facts: Facts, letters: dict[Place, Letter], sent: dict[Turn, list[RequestRecord]]) -> list[str]:
-    """What the audit topic tells of replays that is not so."""
+    """The audit topic's wrong records of replays."""
     problems = []
     seen: set[Turn] = set()
     for each in facts.replayed:

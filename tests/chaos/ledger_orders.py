@@ -1,4 +1,4 @@
-"""The account of cancels and expedites: what was asked for, what it met, and whether it was heeded. Pure."""
+"""The account of cancels and expedites: the orders, the state of their requests, and whether workers obeyed. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chaos.facts import Asked, Execution, Facts, Outcome, Turn
 from chaos.ledger import Judge
 
 HEEDED_MS = 5_000
-"""So long after a cancel no worker starts the request any more, unless it was cut off."""
+"""Time after a cancel from which on no worker starts the request any more, unless it was cut off."""
 
 SLACK_MS = 100
 """A request that the engine notes so shortly after its `cancelled` outcome was sent before it."""
 
 
 class Met(StrEnum):
-    """What a cancel or expedite found its request doing."""
+    """State of a request when a cancel or expedite arrives."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -109,7 +109,7 @@ def _late_starts(
 
 
 def _untrue(facts: Facts) -> list[str]:
-    """What workers say that they did and that is not so."""
+    """Workers' answers that are not true."""
     copied = {record.request_id for record in facts.records if record.is_copy}
     cancelled = {outcome.request_id for outcome in facts.outcomes if outcome.status == "cancelled"}
     problems = []

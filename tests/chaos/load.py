@@ -22,13 +22,13 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 
 TOKEN_SECONDS = 0.05
-"""What the engine takes for a token."""
+"""The engine's time for a token."""
 
 FLAWS_OF_ENGINE: tuple[dict[str, Any], ...] = (
     {"kind": "status", "status": 500, "match": "fails-at-times", "probability": 0.6},
     {"kind": "hang", "match": "hangs-at-times", "probability": 0.6},
 )
-"""What the engine does to requests of such a text, whatever else is wrong with it."""
+"""The engine's faults for requests with such a text, whatever else is wrong with it."""
 
 _BURST_EVERY_SECONDS = 20.0
 _BURST_SECONDS = 4.0
@@ -40,7 +40,8 @@ _LOG = logging.getLogger("tests.kafka")
 
 
 class Flaw(StrEnum):
-    """What makes a request a dead letter at its first try. A replay of one of the first two may pass."""
+    """The reason for which a request becomes a dead letter at its first try. A replay of one of the first two may
+    pass."""
 
     FAILS_AT_TIMES = "fails-at-times"
     HANGS_AT_TIMES = "hangs-at-times"
@@ -50,9 +51,9 @@ class Flaw(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """What is submitted. ``work_seconds``: least and most of a request, most often small. ``ttl_ms``: how often each
-    time to live comes. ``twice_share``: submitted again within ten seconds. ``junk_share``: not decodable.
-    ``flawed_share``: how many have each flaw."""
+    """The submitted requests. ``work_seconds``: minimum and maximum of a request, most often small. ``ttl_ms``: weight
+    of each time to live. ``twice_share``: submitted again within ten seconds. ``junk_share``: not decodable.
+    ``flawed_share``: share of each flaw."""
 
     per_second: float
     work_seconds: tuple[float, float]

@@ -1,5 +1,5 @@
-"""Who is on call: replays and discards dead letters by the plan. A thread of its own; runs commands, and looks at the
-audit topic to see when they begin."""
+"""The operator on call: replays and discards dead letters by the plan. A thread of its own; runs commands, and reads
+the audit topic to see when they begin."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OnCall(Background):
             raise self._trouble
 
     def states(self) -> dict[str, int]:
-        """How many dead letters are open, replayed and discarded, as the command shows it."""
+        """Numbers of open, replayed and discarded dead letters, as the command shows them."""
         printed = self._commands.run("dead-letters", "list", "--output", "json")
         groups: list[dict[str, Any]] = [json.loads(line) for line in printed.splitlines()]
         return {state: sum(group[state] for group in groups) for state in ("open", "replayed", "discarded")}

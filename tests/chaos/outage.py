@@ -42,7 +42,7 @@ _FULL_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageReport:
-    """``seconds_to_full_rate``: from the engine's return until so many were started in a second as later on."""
+    """``seconds_to_full_rate``: from the engine's return until starts a second were as many as later on."""
 
     outage_seconds: float
     accepted: int
@@ -88,7 +88,7 @@ class OutageReport:
 
 
 def run_outage(*, seconds: float, folder: Path | None = None) -> OutageReport:
-    """Takes so long and two or three minutes more."""
+    """Runs for the outage and two or three minutes more."""
     folder = folder or Path(tempfile.mkdtemp(prefix="forebay-outage-"))
     folder.mkdir(parents=True, exist_ok=True)
     engine_log = folder / "engine.jsonl"

@@ -1,5 +1,4 @@
-"""Who owned each partition when, and which faults held it: by the workers' own words, their lives and what was broken.
-Pure.
+"""The owners of each partition, and the faults that held it: by the workers' own logs, their lives and the plan. Pure.
 
 A fault holds a partition while its owner is stopped or dead and the group has not found that out (a session), while the
 owner's link to a broker is cut or slow, and while the backend serves nobody. Between two owners a partition waits for
@@ -52,7 +51,7 @@ def tenures_of(changes: Iterable[OwnerChange], *, start_ms: int, end_ms: int) ->
 
 @dataclass(slots=True)
 class FaultsOnPartitions:
-    """``session_ms``: after so long without a sign of life a group gives away what a member had."""
+    """``session_ms``: silence after which a group gives a member's partitions away."""
 
     facts: Facts
     session_ms: int
@@ -69,11 +68,11 @@ class FaultsOnPartitions:
         self._of_backend = [self._span_of(window) for window in self.facts.windows if window.serves_nobody]
 
     def tenures(self, key: PartitionKey) -> list[Tenure]:
-        """Who owned it; empty when no worker ever said so."""
+        """Its owners, one after the other; empty when no worker ever logged that it had it."""
         return self._tenures.get(key, [])
 
     def spans(self, key: PartitionKey) -> list[Span]:
-        """When faults held the partition; in order, none overlaps another."""
+        """Times at which faults held the partition; in order, none overlaps another."""
         if key not in self._tenures:
             return merged([*self._of_all, *self._of_backend])
         found = list(self._of_backend)
@@ -83,7 +82,7 @@ class FaultsOnPartitions:
         return merged(found)
 
     def _spans_of(self, life: Life) -> list[Span]:
-        """When faults of this worker held what it owned."""
+        """Times at which faults of this worker held its partitions."""
         last_ms = self.facts.end_ms if life.signalled_ms is None else life.signalled_ms
         spans = [(last_ms, last_ms + self.session_ms)] if life.end is End.KILLED else []
         for window in self.facts.windows:
@@ -115,10 +114,10 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def clipped(span: Span, to: Span) -> Span:
-    """What of it lies within another; empty (it ends no later than it starts) where nothing does."""
+    """The part of it within another; empty (it ends no later than it starts) where there is none."""
     return max(span[0], to[0]), min(span[1], to[1])
 
 
 def covered_ms(span: Span, by: Iterable[Span]) -> int:
-    """How much of it the others cover; where they overlap, once."""
+    """Length of it that the others cover, overlaps counted once."""
     return sum(end - start for start, end in merged(clipped(span, each) for each in by))

@@ -1,4 +1,4 @@
-"""What goes wrong, when, and for how long: drawn from a seed before anything starts. Pure.
+"""The faults of a run, their times and lengths: drawn from a seed before anything starts. Pure.
 
 At most two things are wrong at once, never two brokers, and one worker is always left alone.
 """
@@ -31,7 +31,7 @@ _SILENCES_WITHIN_SECONDS = 25.0
 _BROKER_AFTER_SILENCE_SECONDS = 12.0
 _SILENCE_AFTER_BROKER_SECONDS = 15.0
 _STARTING_SECONDS = 8.0
-"""So long a new worker is not counted on."""
+"""Time in which a new worker is not counted on."""
 
 
 class FaultKind(StrEnum):
@@ -104,7 +104,7 @@ class Plan:
 
 
 def make_plan(*, seed: int, seconds: float) -> Plan:
-    """The same plan for the same seed and length."""
+    """The plan of a seed and a length."""
     return _Planner(seed, seconds).plan()
 
 

@@ -65,7 +65,7 @@ def read_letters(kafka: KafkaAccess, pool: Pool) -> list[Letter]:
 
 
 def read_audit(kafka: KafkaAccess, pool: Pool) -> tuple[list[Replayed], list[Discarded]]:
-    """What the audit topic says of dead letters."""
+    """The audit topic's records of dead letters."""
     replayed, discarded = [], []
     for message in _read(kafka, pool.audit):
         record = decode_audit(message.value())
@@ -86,7 +86,7 @@ def read_audit(kafka: KafkaAccess, pool: Pool) -> tuple[list[Replayed], list[Dis
 
 
 def read_asked(kafka: KafkaAccess, pool: Pool, answers: Mapping[tuple[Ask, str], str]) -> list[Asked]:
-    """The control topic. ``answers``: what was heard of each."""
+    """The orders in the control topic. ``answers``: workers' answers to each."""
     found = []
     for message in _read(kafka, pool.control):
         control = decode_control(message.value())
@@ -98,7 +98,7 @@ def read_asked(kafka: KafkaAccess, pool: Pool, answers: Mapping[tuple[Ask, str],
 
 
 def read_executions(log_path: Path) -> list[Execution]:
-    """All that the engine has logged; those of workers that say who they are."""
+    """All executions in the engine's log that name their worker."""
     lines = log_path.read_text(encoding="utf-8").splitlines()
     return [
         Execution(
@@ -119,7 +119,7 @@ _OWNER_EVENTS = {"partitions assigned": True, "partitions let go": False, "parti
 
 
 def read_owner_changes(worker: str, log_path: Path) -> list[OwnerChange]:
-    """What a worker's log says of the partitions that it was given and gave up."""
+    """Partitions assigned and revoked, by a worker's log."""
     found = []
     for line in log_path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:

@@ -1,4 +1,4 @@
-"""What a run says in the end: one JSON object, and which promises it broke. Pure."""
+"""The report of a run: one JSON object, and the broken promises. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaos.run import Report, unclean_ends
 from forebay_schemas.errors import ExitCode
 
 UNEXPLAINED_STALL_SECONDS_MAX = 20.0
-"""What the system itself may take until a partition goes on, whatever faults held it, and for how long, besides."""
+"""Upper bound on the system's own time until a partition goes on, beyond the time for which faults held it."""
 
 _USUAL_EXIT_CODES = (None, ExitCode.OK, ExitCode.FAILED, ExitCode.UNREACHABLE, ExitCode.PARTLY)
 
@@ -112,7 +112,7 @@ def as_document(report: Report) -> dict[str, Any]:
 
 
 def details(report: Report) -> dict[str, list[dict[str, Any]]]:
-    """What to look for in the logs, by the name of the file it is to go to."""
+    """Texts to look for in the logs, by the name of the file that takes them."""
     outcomes = defaultdict(list)
     for outcome in report.facts.outcomes:
         outcomes[outcome.request_id].append(dataclasses.asdict(outcome))

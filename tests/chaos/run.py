@@ -55,13 +55,13 @@ _MIX = Mix(
 _START_SECONDS_MAX = 120.0
 _DRAIN_SECONDS_MAX = 240.0
 _STILL_SECONDS_MAX = 75.0
-"""When nothing more is committed for so long at the end, nothing will be: the longest retry delay is 30 s."""
+"""Time without a commit after which none will come: the longest retry delay is 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """All that a run has to say. ``letters_shown``: how many dead letters are open, replayed and discarded by what the
-    command says. ``unfinished``: records beyond the commits at the end."""
+    """The findings of a run. ``letters_shown``: numbers of open, replayed and discarded dead letters in the command's
+    output. ``unfinished``: records beyond the commits at the end."""
 
     plan: Plan
     folder: Path
@@ -189,13 +189,13 @@ def _brokers_down(facts: Facts) -> list[tuple[int, int]]:
 
 
 def _session_ms() -> int:
-    """After so long the workers' groups give up a member that is silent."""
+    """Silence after which the workers' groups give up a member."""
     connection = KafkaConnection(bootstrap_servers="unused:9092", properties={})
     return int(consumer_config(connection, client_id="chaos", group="chaos")["session.timeout.ms"])
 
 
 def unclean_ends(facts: Facts) -> list[str]:
-    """Workers that ended otherwise than they were told to."""
+    """Workers that ended otherwise than by order."""
     return [
         f"{life.worker}: exit code {life.exit_code}"
         for life in facts.lives

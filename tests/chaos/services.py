@@ -20,7 +20,7 @@ from forebay_schemas.errors import ForebayError
 from harness.background import Background
 
 _AT_ONCE_MAX = 3
-"""So many wait for a worker's answer at a time; further orders come late then, which makes them none the worse."""
+"""Orders that wait for a worker's answer at a time. Further ones come late then, which does no harm."""
 
 
 class Services(Background):

@@ -1,4 +1,4 @@
-"""How long a partition with work stood still while its brokers were up, and how much of that nothing explains. Pure."""
+"""Time for which a partition with work stood still while its brokers were up, and the unexplained part of it. Pure."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def find_stalls(facts: Facts, down: list[Span], *, session_ms: int) -> list[Stal
 
 
 def _moments(facts: Facts) -> dict[PartitionKey, list[_Moment]]:
-    """When something of a partition became due, started and ended; in any order."""
+    """Times at which something of a partition became due, started and ended; in any order."""
     outcome_at: dict[Turn, int] = {}
     for outcome in facts.outcomes:
         known = outcome_at.get(outcome.turn, outcome.at_ms)
@@ -102,7 +102,7 @@ def _moments(facts: Facts) -> dict[PartitionKey, list[_Moment]]:
 
 
 def _starts_by_worker(facts: Facts) -> dict[str, list[tuple[int, Rank]]]:
-    """What each worker started when, in order."""
+    """Starts of each worker, in order."""
     ranks: dict[tuple[Turn, int], Rank] = {}
     for record in facts.records:
         # Of a request and its copy nobody knows which one ran; the less urgent one explains less.
@@ -118,7 +118,8 @@ def _starts_by_worker(facts: Facts) -> dict[str, list[tuple[int, Rank]]]:
 def _ran_what_goes_before(
     span: Span, rank: Rank, tenures: list[Tenure], started: dict[str, list[tuple[int, Rank]]]
 ) -> list[Span]:
-    """When the partition's owner started requests more urgent than the rank, one within a second after another."""
+    """Times at which the partition's owner started requests more urgent than the rank, one within a second after
+    another."""
     found = []
     for tenure in tenures:
         start_ms, end_ms = clipped(span, (tenure.start_ms, tenure.end_ms))

@@ -1,4 +1,4 @@
-"""What the acts of a seed keep to: the same for the same seed, of every kind, replays killed and run again. Pure."""
+"""Properties of a seed's acts: the same for the same seed, of every kind, replays killed and run again. Pure."""
 
 from __future__ import annotations
 

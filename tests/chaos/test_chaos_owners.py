@@ -1,4 +1,4 @@
-"""Who owned a partition, and what held it, in hand-drawn runs and in a log as workers write it."""
+"""Owners of a partition, and faults that held it, in hand-drawn runs and in a log as workers write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan of faults keeps to: the same for the same seed, never two brokers at once, a worker left alone. Pure."""
+"""Properties of a plan of faults: the same for the same seed, never two brokers at once, a worker left alone. Pure."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ class Workers:
         return next((life for life in self.lives if life.slot == slot and life.end is End.RUNNING), None)
 
     def all_work(self) -> bool:
-        """Whether each has started so far that it heeds signals and takes requests."""
+        """Whether each has started far enough to obey signals and take requests."""
         return all(self._has_begun(life) for life in self.lives)
 
     def is_ready(self, life: Life) -> bool:
-        """Whether every group has given it its share."""
+        """Whether every group has assigned its share to it."""
         if not self._has_begun(life):
             return False
         for line in self.log_path(life.worker).read_text(errors="replace").splitlines():
@@ -109,7 +109,7 @@ class Workers:
         self._processes[life.worker].send_signal(signal.SIGCONT)
 
     def look(self) -> list[Life]:
-        """Notes memory and ends; returns the workers that ended without being told to."""
+        """Records memory and ends; returns the workers that ended without an order."""
         crashed = []
         for life in self.lives:
             process = self._processes[life.worker]
