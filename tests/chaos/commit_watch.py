@@ -20,7 +20,7 @@ _ANSWER_SECONDS_MAX = 3.0
 _LOG = logging.getLogger("tests.kafka")
 
 
-class CommitWatch(Background):
+class CommitLog(Background):
     """``seen``: every commit that differs from the one before. ``steps_back``: those that were lower."""
 
     def __init__(self, kafka: KafkaAccess, pool: Pool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from chaos.acts import make_acts
 from chaos.cluster import create_topics, running_cluster
 from chaos.commands import Commands
-from chaos.commit_watch import CommitWatch
+from chaos.commit_watch import CommitLog
 from chaos.conductor import Conductor
 from chaos.facts import CommandRun, End, Facts, PartitionKey, RunError, Trouble
 from chaos.ledger import Ledger, make_ledger
@@ -104,7 +104,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
         )
         stack.callback(workers.kill_all)
         conductor = Conductor(cluster=cluster, engine=engine, workers=workers)
-        commits = stack.enter_context(CommitWatch(cluster.kafka, pool))
+        commits = stack.enter_context(CommitLog(cluster.kafka, pool))
         conductor.say(f"logs are in {folder}")
         for slot in plan.slots_at_start:
             conductor.start_worker(slot)
@@ -163,7 +163,7 @@ def run_plan(plan: Plan, *, folder: Path | None = None) -> Report:
     )
 
 
-def _drain(conductor: Conductor, commits: CommitWatch, workers: Workers, plan: Plan) -> dict[PartitionKey, int]:
+def _drain(conductor: Conductor, commits: CommitLog, workers: Workers, plan: Plan) -> dict[PartitionKey, int]:
     """Waits until all is committed; what is not in the end."""
     for slot in plan.slots_at_start:
         if workers.of_slot(slot) is None:

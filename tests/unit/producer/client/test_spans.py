@@ -20,7 +20,7 @@ from forebay_schemas.runtime.tracing import Traces
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-class Post:
+class SpanSender:
     """Makes spans of an application's provider."""
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ def ids(span: ReadableSpan) -> str:
 
 
 def test_a_request_is_sent_below_the_callers_span_and_names_its_own() -> None:
-    post = Post()
+    post = SpanSender()
     with post.provider.get_tracer("service").start_as_current_span("caller") as caller:
         sent = post.send((TENANT, b"acme"))
     span = post.exporter.get_finished_spans()[0]
@@ -72,7 +72,7 @@ def test_a_request_is_sent_below_the_callers_span_and_names_its_own() -> None:
 
 
 def test_a_traceparent_that_is_given_is_the_parent_with_its_state() -> None:
-    post = Post()
+    post = SpanSender()
     with post.provider.get_tracer("service").start_as_current_span("caller"):
         sent = post.send((TRACEPARENT, PARENT), (TRACESTATE, b"vendor=1"))
     span = post.exporter.get_finished_spans()[0]
@@ -83,13 +83,13 @@ def test_a_traceparent_that_is_given_is_the_parent_with_its_state() -> None:
 
 @pytest.mark.parametrize("given", [b"00-abc-def-01", b"\xff", b"x" * 10_000])
 def test_one_that_breaks_the_format_is_replaced(given: bytes) -> None:
-    post = Post()
+    post = SpanSender()
     assert post.send((TRACEPARENT, given), (TRACESTATE, b"\xff=\n")) == {TRACEPARENT: ids(post.last).encode()}
     assert post.last.parent is None
 
 
 def test_a_request_that_no_broker_took_is_an_error() -> None:
-    post = Post()
+    post = SpanSender()
     post.send(error="broker_unreachable")
     assert post.last.status.status_code is trace.StatusCode.ERROR
     assert dict(post.last.attributes or {})["error.type"] == "broker_unreachable"

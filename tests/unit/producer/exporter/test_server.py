@@ -59,7 +59,7 @@ class Followed:
         """Nothing to forget."""
 
 
-class Brokers:
+class NoBrokers:
     """As the real ones, without any."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
@@ -72,7 +72,7 @@ class Brokers:
 class Reader:
     """As `PoolReader`."""
 
-    def __init__(self, _brokers: Brokers, *, pool: Pool) -> None:
+    def __init__(self, _brokers: NoBrokers, *, pool: Pool) -> None:
         self.pool = pool
 
     def read(self) -> tuple[Any, int]:
@@ -84,7 +84,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def _no_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(exporter_module, "Brokers", Brokers)
+    monkeypatch.setattr(exporter_module, "Brokers", NoBrokers)
     monkeypatch.setattr(exporter_module, "PoolReader", Reader)
     with capture_logs():
         yield

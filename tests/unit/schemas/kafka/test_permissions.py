@@ -35,7 +35,7 @@ def answered(answer: list[AclOperation] | int | None) -> Future[Any]:
     return future
 
 
-class Brokers:
+class AnsweringAdmin:
     """Answer from a table of names; first with some errors that pass."""
 
     def __init__(self, answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> None:
@@ -50,7 +50,7 @@ class Brokers:
 
 
 def admin(answers: dict[str, Any], *, passing: tuple[int, ...] = ()) -> AdminClient:
-    return cast(AdminClient, Brokers(answers, passing=passing))
+    return cast(AdminClient, AnsweringAdmin(answers, passing=passing))
 
 
 def test_topics_that_a_broker_has_not_taken_over_yet_are_asked_about_again() -> None:

@@ -12,7 +12,7 @@ from forebay_schemas.kafka.topic_ids import LOOK_SECONDS, TopicIdentity
 from simulated.ports import ManualClock
 
 
-class Brokers:
+class HeldAdmin:
     """An admin client whose questions are answered when a test does it."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Brokers:
             self.asked[-1].set_result(SimpleNamespace(topic_id=Uuid(0, topic_id)))
 
 
-def identity() -> tuple[TopicIdentity, Brokers, ManualClock]:
-    brokers, clock = Brokers(), ManualClock()
+def identity() -> tuple[TopicIdentity, HeldAdmin, ManualClock]:
+    brokers, clock = HeldAdmin(), ManualClock()
     made: Any = lambda: brokers  # noqa: E731 - as `make_admin` is bound
     return TopicIdentity(made, topic="t", clock=clock), brokers, clock
 

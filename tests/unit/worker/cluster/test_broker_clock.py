@@ -23,7 +23,7 @@ NEAR_MS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ProbeReport:
     """A delivery report, or a record that was read."""
 
     stamp_ms: int
@@ -55,7 +55,7 @@ class Machine:
         self.advance(0.001 + latency_seconds / 2)
         stamp_ms = int(self.broker_ms)
         self.advance(latency_seconds / 2)
-        self.clock.acknowledged(Report(stamp_ms=stamp_ms, latency_seconds=latency_seconds))
+        self.clock.acknowledged(ProbeReport(stamp_ms=stamp_ms, latency_seconds=latency_seconds))
 
     def look(self) -> None:
         self.advance(LOOK_SECONDS)
@@ -179,14 +179,14 @@ def test_a_clock_that_a_slow_answer_does_not_contradict_is_followed() -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        Report(stamp_ms=NOW_MS, kind=TIMESTAMP_CREATE_TIME),
-        Report(stamp_ms=0, kind=TIMESTAMP_NOT_AVAILABLE),
-        Report(stamp_ms=-1),
-        Report(stamp_ms=NOW_MS, latency_seconds=None),
+        ProbeReport(stamp_ms=NOW_MS, kind=TIMESTAMP_CREATE_TIME),
+        ProbeReport(stamp_ms=0, kind=TIMESTAMP_NOT_AVAILABLE),
+        ProbeReport(stamp_ms=-1),
+        ProbeReport(stamp_ms=NOW_MS, latency_seconds=None),
     ],
     ids=["the client's own stamp", "none", "none but its type", "no latency"],
 )
-def test_what_no_broker_stamped_says_nothing(report: Report) -> None:
+def test_what_no_broker_stamped_says_nothing(report: ProbeReport) -> None:
     machine = Machine(HOUR)
     machine.clock.acknowledged(report)
     assert not machine.clock.is_known
@@ -197,10 +197,10 @@ def test_what_no_broker_stamped_says_nothing(report: Report) -> None:
 
 def test_what_is_read_sets_a_slow_clock_on_while_nothing_else_is_known() -> None:
     machine = Machine(-HOUR)
-    machine.clock.read(Report(stamp_ms=NOW_MS - 20, kind=TIMESTAMP_CREATE_TIME))
+    machine.clock.read(ProbeReport(stamp_ms=NOW_MS - 20, kind=TIMESTAMP_CREATE_TIME))
     machine.look()
     assert machine.error_ms == pytest.approx(-HOUR * 1000)
-    machine.clock.read(Report(stamp_ms=int(machine.broker_ms) - 20))
+    machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms) - 20))
     machine.look()
     assert machine.error_ms == pytest.approx(-20, abs=2)
     machine.hear()
@@ -209,7 +209,7 @@ def test_what_is_read_sets_a_slow_clock_on_while_nothing_else_is_known() -> None
 
 def test_while_nothing_else_is_known_what_was_read_counts_lest_a_fast_clock_expire_it() -> None:
     machine = Machine(HOUR)
-    machine.clock.read(Report(stamp_ms=NOW_MS - 20))
+    machine.clock.read(ProbeReport(stamp_ms=NOW_MS - 20))
     assert machine.error_ms == pytest.approx(-20, abs=2)
     machine.hear()
     assert machine.error_ms == pytest.approx(0, abs=4)
@@ -221,14 +221,14 @@ def test_a_clock_that_is_set_right_is_late_rather_than_early(ahead_seconds: floa
     machine = Machine(ahead_seconds)
     machine.hear(latency_seconds=latency_seconds)
     assert -latency_seconds * 1000 <= machine.error_ms <= 0
-    machine.clock.read(Report(stamp_ms=int(machine.broker_ms)))
+    machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms)))
     assert -2 <= machine.error_ms <= 0, "what is read makes it sharper"
 
 
 def test_what_another_broker_stamped_does_not_set_it_on() -> None:
     machine = Machine(HOUR)
     machine.hear()
-    machine.clock.read(Report(stamp_ms=int(machine.broker_ms) + 60_000))
+    machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms) + 60_000))
     assert machine.error_ms == pytest.approx(0, abs=4)
 
 
@@ -258,7 +258,7 @@ def test_an_answer_that_was_under_way_at_the_step_does_not_settle_it() -> None:
     sent_ms = int(machine.broker_ms)
     machine.suspend(HOUR)
     machine.look()
-    machine.clock.acknowledged(Report(stamp_ms=sent_ms, latency_seconds=2 * LOOK_SECONDS))
+    machine.clock.acknowledged(ProbeReport(stamp_ms=sent_ms, latency_seconds=2 * LOOK_SECONDS))
     assert machine.wants_probe()
     machine.hear()
     assert abs(machine.error_ms) < NEAR_MS

@@ -10,7 +10,7 @@ from forebay_worker.cluster.topic_watch import TopicWatch
 from simulated.ports import NOW_MS, ManualClock
 
 
-class Brokers:
+class TopicIds:
     """``ids`` are what they say; an exception in their place is raised."""
 
     def __init__(self, **ids: int) -> None:
@@ -23,13 +23,13 @@ class Brokers:
         return self.ids
 
 
-def watch(brokers: Brokers) -> tuple[TopicWatch, ManualClock]:
+def watch(brokers: TopicIds) -> tuple[TopicWatch, ManualClock]:
     clock = ManualClock()
     return TopicWatch(topics=["a", "b"], ask=brokers, clock=clock), clock
 
 
 def test_nothing_is_known_before_the_brokers_have_said_it() -> None:
-    brokers = Brokers(a=1)
+    brokers = TopicIds(a=1)
     brokers.ids = RuntimeError("away")
     topics, clock = watch(brokers)
     with capture_logs() as logged:
@@ -43,7 +43,7 @@ def test_nothing_is_known_before_the_brokers_have_said_it() -> None:
 
 
 def test_a_topic_that_is_gone_for_a_while_is_the_same_and_another_of_its_name_is_not() -> None:
-    brokers = Brokers(a=1, b=2)
+    brokers = TopicIds(a=1, b=2)
     topics, clock = watch(brokers)
     with capture_logs() as logged:
         topics.look()

@@ -10,7 +10,7 @@ LATE = 0.0
 """When a request began that was in flight before everything else."""
 
 
-class History:
+class BreakerHistory:
     """Plays one backend's history. Requests are names; ``back``: those given back uncharged, in order."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class History:
 
     def fails(
         self, name: str, *, among: int = 0, started: float | None = None, retry_after: float | None = None
-    ) -> History:
+    ) -> BreakerHistory:
         """A failure of the backend's, with ``among`` others in flight; begun before everything unless told."""
         self.back += self.breaker.backend_failed(
             self.now,
@@ -32,12 +32,12 @@ class History:
         )
         return self
 
-    def answers(self) -> History:
+    def answers(self) -> BreakerHistory:
         convicted = self.breaker.answered(self.now)
         self.charged += [] if convicted is None else [convicted]
         return self
 
-    def passes(self, seconds: float) -> History:
+    def passes(self, seconds: float) -> BreakerHistory:
         self.now += seconds
         acquitted = self.breaker.release_suspect(self.now)
         self.back += [] if acquitted is None else [acquitted]
@@ -53,7 +53,7 @@ class History:
         assert not self.breaker.admits(self.now), "one probe at a time"
         return self.now - began
 
-    def probe_fails(self, name: str = "probe", *, retry_after: float | None = None) -> History:
+    def probe_fails(self, name: str = "probe", *, retry_after: float | None = None) -> BreakerHistory:
         return self.fails(name, started=self.now, retry_after=retry_after)
 
     @property
@@ -62,35 +62,35 @@ class History:
 
 
 def test_a_failure_followed_by_an_answer_to_another_is_charged() -> None:
-    history = History().fails("a", among=3).answers()
+    history = BreakerHistory().fails("a", among=3).answers()
     assert (history.charged, history.back, history.state) == (["a"], [], BreakerState.CLOSED)
 
 
 def test_two_failures_with_no_answer_between_are_not_charged_and_open() -> None:
-    history = History().fails("a", among=3).fails("b", among=2)
+    history = BreakerHistory().fails("a", among=3).fails("b", among=2)
     assert (history.charged, history.back, history.state) == ([], ["a", "b"], BreakerState.OPEN)
     assert history.breaker.opened_count == 1
 
 
 def test_a_failure_with_nothing_else_in_flight_is_not_charged_and_opens() -> None:
-    history = History().fails("a", among=0)
+    history = BreakerHistory().fails("a", among=0)
     assert (history.charged, history.back, history.state) == ([], ["a"], BreakerState.OPEN)
 
 
 def test_a_suspect_that_nothing_convicts_within_a_second_goes_back() -> None:
-    history = History().fails("a", among=3).passes(0.5)
+    history = BreakerHistory().fails("a", among=3).passes(0.5)
     assert history.back == []
     history.passes(0.5).answers()
     assert (history.charged, history.back, history.state) == ([], ["a"], BreakerState.CLOSED)
 
 
 def test_only_one_of_many_is_charged_by_each_answer() -> None:
-    history = History().fails("a", among=9).answers().fails("b", among=8).answers().answers()
+    history = BreakerHistory().fails("a", among=9).answers().fails("b", among=8).answers().answers()
     assert (history.charged, history.back, history.state) == (["a", "b"], [], BreakerState.CLOSED)
 
 
 def test_everything_that_was_in_flight_when_the_backend_died_goes_back() -> None:
-    history = History()
+    history = BreakerHistory()
     for among, name in zip(range(3, -1, -1), "abcd", strict=True):
         history.fails(name, among=among)
     assert (history.charged, history.back) == ([], ["a", "b", "c", "d"])
@@ -98,7 +98,7 @@ def test_everything_that_was_in_flight_when_the_backend_died_goes_back() -> None
 
 
 def test_while_it_is_open_nothing_starts_but_one_probe_ever_more_rarely() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     waits = []
     for _ in range(7):
         waits.append(history.probes())
@@ -108,7 +108,7 @@ def test_while_it_is_open_nothing_starts_but_one_probe_ever_more_rarely() -> Non
 
 
 def test_the_first_answer_closes_it_and_the_next_outage_starts_anew() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     for _ in range(3):
         history.probes()
         history.probe_fails()
@@ -122,7 +122,7 @@ def test_the_first_answer_closes_it_and_the_next_outage_starts_anew() -> None:
 
 
 def test_an_answer_to_what_was_in_flight_before_closes_it_too() -> None:
-    history = History().fails("a", among=2).fails("b", among=1).answers()
+    history = BreakerHistory().fails("a", among=2).fails("b", among=1).answers()
     assert (history.state, history.charged) == (BreakerState.CLOSED, [])
     assert history.breaker.admits(history.now)
 
@@ -132,12 +132,12 @@ def test_an_answer_to_what_was_in_flight_before_closes_it_too() -> None:
     [(None, 0.5), (0.0, 0.5), (0.25, 0.5), (3.0, 3.0), (60.0, 60.0), (3_600.0, 60.0), (float("inf"), 60.0)],
 )
 def test_the_backends_own_wish_is_obeyed_within_bounds(asked: float | None, waited: float) -> None:
-    history = History().fails("a", retry_after=asked)
+    history = BreakerHistory().fails("a", retry_after=asked)
     assert history.probes() == waited
 
 
 def test_the_wish_of_a_failed_probe_is_obeyed_and_does_not_lengthen_later_waits() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     history.probes()
     history.probe_fails(retry_after=30)
     assert history.probes() == 30
@@ -146,7 +146,7 @@ def test_the_wish_of_a_failed_probe_is_obeyed_and_does_not_lengthen_later_waits(
 
 
 def test_late_failures_do_not_put_the_probe_off_unless_the_backend_asks() -> None:
-    history = History().fails("a", among=3).fails("b", among=2).passes(0.25).fails("c", among=1)
+    history = BreakerHistory().fails("a", among=3).fails("b", among=2).passes(0.25).fails("c", among=1)
     assert history.back == ["a", "b", "c"]
     assert history.breaker.probe_at == 100.5
     history.fails("d", retry_after=7)
@@ -154,7 +154,7 @@ def test_late_failures_do_not_put_the_probe_off_unless_the_backend_asks() -> Non
 
 
 def test_a_late_failure_says_nothing_of_the_probe_that_runs() -> None:
-    history = History().fails("a", among=3).fails("b", among=2)
+    history = BreakerHistory().fails("a", among=3).fails("b", among=2)
     history.probes()
     history.fails("c", among=1)
     assert (history.back, history.state) == (["a", "b", "c"], BreakerState.PROBING)
@@ -163,14 +163,14 @@ def test_a_late_failure_says_nothing_of_the_probe_that_runs() -> None:
 
 
 def test_a_wish_that_comes_while_the_probe_runs_holds_when_the_probe_fails() -> None:
-    history = History().fails("a", among=2).fails("b", among=1)
+    history = BreakerHistory().fails("a", among=2).fails("b", among=1)
     history.probes()
     history.fails("c", retry_after=10).probe_fails()
     assert history.probes() == 10
 
 
 def test_a_probe_that_ends_without_evidence_is_made_again_after_the_same_time() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     history.probes()
     history.probe_fails()
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_a_probe_that_ends_without_evidence_is_made_again_after_the_same_time() 
 
 
 def test_a_probe_that_hangs_is_joined_by_another_every_ten_seconds() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     history.probes()
     for _ in range(3):
         assert history.probes() == PROBE_OVERDUE_SECONDS
@@ -190,7 +190,7 @@ def test_a_probe_that_hangs_is_joined_by_another_every_ten_seconds() -> None:
 
 
 def test_the_probe_that_joined_a_hung_one_says_how_the_backend_is() -> None:
-    history = History().fails("a")
+    history = BreakerHistory().fails("a")
     history.probes()
     hung_since = history.now
     history.probes()
@@ -201,14 +201,14 @@ def test_the_probe_that_joined_a_hung_one_says_how_the_backend_is() -> None:
 
 
 def test_an_old_request_that_ends_without_evidence_leaves_the_probe_alone() -> None:
-    history = History().fails("a", among=2).fails("b", among=1)
+    history = BreakerHistory().fails("a", among=2).fails("b", among=1)
     history.probes()
     history.breaker.ended(history.now, started=LATE)
     assert history.state is BreakerState.PROBING
 
 
 def test_while_it_is_closed_an_end_without_evidence_says_nothing() -> None:
-    history = History().fails("a", among=3)
+    history = BreakerHistory().fails("a", among=3)
     history.breaker.ended(history.now, started=history.now)
     assert history.state is BreakerState.CLOSED
     history.answers()

@@ -122,7 +122,7 @@ def test_an_answer_that_broke_off_is_told_of_by_its_reason_alone() -> None:
 
 
 @dataclass
-class History:
+class BackendHistory:
     """Plays one backend. ``back``, ``charged``: names, in order."""
 
     policy: FailurePolicy = field(default_factory=FailurePolicy)
@@ -133,7 +133,7 @@ class History:
     running: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
 
-    def play(self, script: str) -> History:
+    def play(self, script: str) -> BackendHistory:
         for event in script.split():
             self.now += 0.001
             if event.endswith("s") and event[0].isdigit():
@@ -271,7 +271,7 @@ class History:
     ],
 )
 def test_who_is_charged(script: str, charged: str, back: str, told: str | None) -> None:
-    history = History().play(script)
+    history = BackendHistory().play(script)
     assert (" ".join(history.charged), " ".join(history.back), history.told) == (charged, back, told)
     is_open = history.policy.breaker.state is not BreakerState.CLOSED
     assert is_open == (told is not None)
@@ -279,7 +279,7 @@ def test_who_is_charged(script: str, charged: str, back: str, told: str | None) 
 
 def test_a_request_that_failed_three_times_more_after_answers_is_charged_whatever_else_fails() -> None:
     """Bad requests that fail at once, three at a time, while good ones run long."""
-    history = History()
+    history = BackendHistory()
     for number in range(FAILURES_AMONG_ANSWERS_MAX):
         history.play(f"g{number}> a1:500 a2:500 h{number}:500 g{number}:ok")
     assert "a1" not in history.charged
@@ -289,7 +289,7 @@ def test_a_request_that_failed_three_times_more_after_answers_is_charged_whateve
 
 
 def test_a_flood_of_one_kind_stops_at_a_bound_until_another_kind_was_asked() -> None:
-    history = History().play("b1? " + " ".join(f"a{number}:500" for number in range(SUSPECTS_MAX - 1)))
+    history = BackendHistory().play("b1? " + " ".join(f"a{number}:500" for number in range(SUSPECTS_MAX - 1)))
     assert history.state == "closed"
     history.play(f"a{SUSPECTS_MAX}:500")
     assert history.state == "open"
@@ -304,7 +304,7 @@ def test_a_flood_of_one_kind_stops_at_a_bound_until_another_kind_was_asked() -> 
 
 
 def test_it_is_let_go_when_its_partition_is_or_when_somebody_wants_something_of_it() -> None:
-    history = History().play("b1> a1:500 a2:500")
+    history = BackendHistory().play("b1> a1:500 a2:500")
     history.work("a1").assignment.claims.close()
     history.play("0.02s")
     assert history.back == ["a1"]

@@ -19,7 +19,7 @@ STRICT = {MID: 0.0, LOW: 0.0}
 
 
 @dataclass
-class Server:
+class SlotServer:
     """Slots that are filled as soon as they are free. ``service``: draws the seconds that a request takes."""
 
     limit: int
@@ -108,7 +108,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @pytest.mark.parametrize("limit", [4, 8, 32, 200])
 def test_under_an_endless_flood_of_high_the_others_get_their_shares_and_no_more(limit: int) -> None:
-    server = Server(limit, mixed(1), endless=frozenset(TIERS))
+    server = SlotServer(limit, mixed(1), endless=frozenset(TIERS))
     server.run(160_000 / limit)
     assert server.share(MID) == pytest.approx(0.05, rel=0.1)
     assert server.share(LOW) == pytest.approx(0.01, rel=0.2)
@@ -117,14 +117,14 @@ def test_under_an_endless_flood_of_high_the_others_get_their_shares_and_no_more(
 
 @pytest.mark.parametrize("limit", [1, 2])
 def test_even_one_slot_is_shared(limit: int) -> None:
-    server = Server(limit, mixed(2, mean_seconds=1.0), endless=frozenset(TIERS))
+    server = SlotServer(limit, mixed(2, mean_seconds=1.0), endless=frozenset(TIERS))
     server.run(40_000)
     assert server.share(MID) == pytest.approx(0.05, rel=0.15)
     assert server.share(LOW) == pytest.approx(0.01, rel=0.2)
 
 
 def test_a_flood_of_mid_does_not_starve_low() -> None:
-    server = Server(32, mixed(3), endless=frozenset({MID, LOW}))
+    server = SlotServer(32, mixed(3), endless=frozenset({MID, LOW}))
     server.run(5_000)
     assert server.share(LOW) == pytest.approx(0.01, rel=0.15)
     assert server.share(MID) == pytest.approx(0.99, rel=0.01), "no high request was seen: there is no reserve"
@@ -132,14 +132,14 @@ def test_a_flood_of_mid_does_not_starve_low() -> None:
 
 def test_the_lower_tiers_wait_for_their_turn_no_longer_than_their_share_explains() -> None:
     """A request of 4 s in one of 32 slots is 1 % of them for 12.5 s."""
-    server = Server(32, lambda: 4.0, endless=frozenset(TIERS))
+    server = SlotServer(32, lambda: 4.0, endless=frozenset(TIERS))
     server.run(2_000)
     assert server.longest_gap[LOW] < 12.5
     assert server.longest_gap[MID] <= 4.0
 
 
 def test_what_was_taken_while_high_was_silent_is_not_held_against_the_others() -> None:
-    server = Server(32, mixed(4), endless=frozenset({MID, LOW}))
+    server = SlotServer(32, mixed(4), endless=frozenset({MID, LOW}))
     server.run(3_600)
     before = dict(server.slot_seconds)
     server.endless = frozenset(TIERS)
@@ -149,7 +149,7 @@ def test_what_was_taken_while_high_was_silent_is_not_held_against_the_others() -
 
 
 def test_who_was_silent_saves_up_no_burst() -> None:
-    server = Server(32, lambda: 1.0, endless=frozenset({HIGH}))
+    server = SlotServer(32, lambda: 1.0, endless=frozenset({HIGH}))
     server.run(3_600)
     assert server.share(HIGH) == pytest.approx(1.0, abs=0.001)
     server.endless = frozenset(TIERS)
@@ -160,7 +160,7 @@ def test_who_was_silent_saves_up_no_burst() -> None:
 
 def test_a_trickle_of_low_ones_gets_no_more_than_its_share_of_a_flooded_server() -> None:
     """One long low request after another, never two at a time: each would find nothing charged yet."""
-    server = Server(
+    server = SlotServer(
         32, lambda: 10.0, arrivals=((at * 12.0, LOW) for at in range(1, 100_000)), endless=frozenset({HIGH})
     )
     server.run(10_000)
@@ -175,7 +175,7 @@ def test_floods_of_the_others_cost_high_no_more_wait_than_their_shares_are_worth
     one_by_one = 1 / (0.94 * 32 / 4.0 - rate)
 
     def waits(shares: TierShares) -> list[float]:
-        server = Server(32, mixed(5), shares, arrivals=poisson(6, high=rate), endless=frozenset({MID, LOW}))
+        server = SlotServer(32, mixed(5), shares, arrivals=poisson(6, high=rate), endless=frozenset({MID, LOW}))
         server.run(4_000)
         return server.waits[HIGH]
 
@@ -188,7 +188,7 @@ def test_floods_of_the_others_cost_high_no_more_wait_than_their_shares_are_worth
 
 def test_the_reserve_lets_a_few_high_ones_start_at_once() -> None:
     def waits(shares: TierShares) -> list[float]:
-        server = Server(32, mixed(7), shares, arrivals=poisson(8, high=0.2), endless=frozenset({MID, LOW}))
+        server = SlotServer(32, mixed(7), shares, arrivals=poisson(8, high=0.2), endless=frozenset({MID, LOW}))
         server.run(3_000)
         return server.waits[HIGH]
 
@@ -197,7 +197,7 @@ def test_the_reserve_lets_a_few_high_ones_start_at_once() -> None:
 
 
 def test_the_reserve_is_used_by_all_when_no_high_was_seen_for_a_minute() -> None:
-    server = Server(32, lambda: 1.0, endless=frozenset({LOW}))
+    server = SlotServer(32, lambda: 1.0, endless=frozenset({LOW}))
     server.run(10)
     assert server.running[LOW] == 32
     server.shares.arrived(HIGH, server.now, first=True)
@@ -215,13 +215,13 @@ def test_the_reserve_is_a_tenth_of_the_slots_and_at_least_one_where_there_are_fo
 
 
 def test_without_shares_and_reserve_the_tiers_are_strict() -> None:
-    server = Server(8, mixed(9), TierShares(minimum=STRICT, reserve=0.0), endless=frozenset(TIERS))
+    server = SlotServer(8, mixed(9), TierShares(minimum=STRICT, reserve=0.0), endless=frozenset(TIERS))
     server.run(1_000)
     assert server.share(HIGH) == pytest.approx(1.0)
 
 
 def test_the_shares_follow_the_limit() -> None:
-    server = Server(200, mixed(10), endless=frozenset(TIERS))
+    server = SlotServer(200, mixed(10), endless=frozenset(TIERS))
     server.run(300)
     server.slot_seconds = dict.fromkeys(TIERS, 0.0)
     server.limit = 20
@@ -246,7 +246,7 @@ def test_while_dispatch_stands_still_no_endless_debt_grows() -> None:
     assert shares.owed_slot_seconds(LOW) >= -120
 
 
-def flooded(server: Server, *, seconds: float, only_high: bool) -> None:
+def flooded(server: SlotServer, *, seconds: float, only_high: bool) -> None:
     """Slots that are filled with executions of 1 s as long as the shares choose anything."""
     shares, now = server.shares, server.now
     ends: list[tuple[float, Tier]] = []
@@ -291,7 +291,7 @@ def test_the_same_slots_are_theirs_when_all_may_start() -> None:
 
 
 def test_while_only_high_may_start_the_others_still_get_what_they_are_guaranteed() -> None:
-    server = Server(40, lambda: 1.0, endless=frozenset(TIERS))
+    server = SlotServer(40, lambda: 1.0, endless=frozenset(TIERS))
     for tier in TIERS:
         server.shares.arrived(tier, 0.0, first=True)
     flooded(server, seconds=600, only_high=True)
@@ -301,7 +301,7 @@ def test_while_only_high_may_start_the_others_still_get_what_they_are_guaranteed
 
 
 def test_while_only_high_may_start_and_none_waits_the_others_get_their_shares_and_not_the_rest() -> None:
-    server = Server(40, lambda: 1.0, endless=frozenset({MID, LOW}))
+    server = SlotServer(40, lambda: 1.0, endless=frozenset({MID, LOW}))
     for tier in (MID, LOW):
         server.shares.arrived(tier, 0.0, first=True)
     flooded(server, seconds=600, only_high=True)

@@ -17,7 +17,7 @@ HANDLER_HELD = "a handler held the event loop; call what blocks by asyncio.to_th
 HANDLER_HOLDS = "a handler holds the event loop; call what blocks by asyncio.to_thread"
 
 
-class Loop:
+class WatchedLoop:
     """An event loop whose turns are scripted, and its watch; times in seconds."""
 
     def __init__(self, *, whose: str = "handler") -> None:
@@ -60,7 +60,7 @@ def events(lines: list[Any]) -> list[Any]:
 
 
 def test_a_loop_that_turns_is_held_by_nobody(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     loop.run(60)
     assert loop.watch.holds_total == 0
     assert loop.watch.words(loop.now) is None
@@ -68,7 +68,7 @@ def test_a_loop_that_turns_is_held_by_nobody(lines: list[Any]) -> None:
 
 
 def test_a_handler_that_blocks_is_named_while_it_does_and_afterwards(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     loop.run(1)
     loop.is_held, loop.holder = True, BLOCKER
     loop.run(20)
@@ -89,7 +89,7 @@ def test_a_handler_that_blocks_is_named_while_it_does_and_afterwards(lines: list
 
 
 def test_a_short_hold_is_said_afterwards_alone_and_less_than_a_second_not_at_all(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     loop.run(1)
     loop.hold(0.75)
     loop.run(1)
@@ -100,7 +100,7 @@ def test_a_short_hold_is_said_afterwards_alone_and_less_than_a_second_not_at_all
 
 
 def test_a_handler_that_always_blocks_does_not_fill_the_log(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     for _ in range(40):
         loop.hold(1.5)
         loop.run(0.5)
@@ -110,7 +110,7 @@ def test_a_handler_that_always_blocks_does_not_fill_the_log(lines: list[Any]) ->
 
 
 def test_a_process_that_was_stopped_has_no_code_that_held_its_loop(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     loop.run(1)
     loop.is_held = True
     loop.step(20, cpu_share=0.0)
@@ -122,7 +122,7 @@ def test_a_process_that_was_stopped_has_no_code_that_held_its_loop(lines: list[A
 
 
 def test_code_that_keeps_pythons_lock_as_well_is_told_by_the_processor_time_that_it_takes(lines: list[Any]) -> None:
-    loop = Loop()
+    loop = WatchedLoop()
     loop.run(1)
     loop.is_held = True
     loop.step(20)  # neither could run meanwhile
@@ -134,7 +134,7 @@ def test_code_that_keeps_pythons_lock_as_well_is_told_by_the_processor_time_that
 
 
 def test_work_on_a_request_is_no_handler_where_there_is_none(lines: list[Any]) -> None:
-    loop = Loop(whose="backend")
+    loop = WatchedLoop(whose="backend")
     loop.hold(2)
     loop.run(1)
     assert [(line["event"], line["request_id"]) for line in lines] == [("the event loop was held", "r-7")]

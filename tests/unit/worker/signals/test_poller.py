@@ -64,7 +64,7 @@ def prometheus(*, percent: str = "40", age_seconds: str = "0") -> Answer:
     return answer
 
 
-class Server:
+class MetricsServer:
     """``answer`` answers whatever is asked, and may be another at any moment."""
 
     def __init__(self, answer: Answer) -> None:
@@ -75,7 +75,7 @@ class Server:
         return await self.answer(request)
 
     @asynccontextmanager
-    async def serving(self) -> AsyncIterator[Server]:
+    async def serving(self) -> AsyncIterator[MetricsServer]:
         app = web.Application()
         app.router.add_get("/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -108,17 +108,17 @@ async def until(what: str, look: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def engine_at(server: Server) -> EngineMetrics:
+def engine_at(server: MetricsServer) -> EngineMetrics:
     return EngineMetrics(url=server.url + "/metrics", prefix="", clock=CLOCK)
 
 
-def prometheus_at(server: Server, *, clock: SystemClock = CLOCK) -> PrometheusGpu:
+def prometheus_at(server: MetricsServer, *, clock: SystemClock = CLOCK) -> PrometheusGpu:
     return PrometheusGpu(url=server.url + "/prometheus/", query=QUERY, clock=clock)
 
 
 def test_readings_carry_their_age_and_are_none_once_they_are_stale() -> None:
     async def look() -> None:
-        async with Server(page).serving() as server, polling(engine=engine_at(server)) as poller:
+        async with MetricsServer(page).serving() as server, polling(engine=engine_at(server)) as poller:
             await until("a reading", lambda: poller.latest_engine(CLOCK.monotonic()))
             reading = poller.latest_engine(CLOCK.monotonic())
             assert reading is not None
@@ -168,8 +168,8 @@ def test_without_sources_both_signals_are_off() -> None:
 def test_an_engine_that_fails_is_missing_says_why_and_takes_nothing_from_the_gpu(answer: Answer, error: str) -> None:
     async def look() -> None:
         async with (
-            Server(answer).serving() as bad,
-            Server(prometheus()).serving() as good,
+            MetricsServer(answer).serving() as bad,
+            MetricsServer(prometheus()).serving() as good,
             polling(engine=engine_at(bad), gpu=prometheus_at(good)) as poller,
         ):
             await until("the error", lambda: poller.sources(CLOCK.monotonic())["engine"]["error"])
@@ -189,8 +189,8 @@ def test_an_engine_that_fails_is_missing_says_why_and_takes_nothing_from_the_gpu
 def test_a_gpu_source_that_hangs_takes_nothing_from_the_engine() -> None:
     async def look() -> None:
         async with (
-            Server(hang).serving() as bad,
-            Server(page).serving() as good,
+            MetricsServer(hang).serving() as bad,
+            MetricsServer(page).serving() as good,
             polling(engine=engine_at(good), gpu=prometheus_at(bad)) as poller,
         ):
             await until("the engine", lambda: poller.latest_engine(CLOCK.monotonic()))
@@ -202,7 +202,7 @@ def test_a_gpu_source_that_hangs_takes_nothing_from_the_engine() -> None:
 
 def test_an_engine_that_goes_and_comes_is_said_once_each() -> None:
     async def look() -> None:
-        async with Server(unavailable).serving() as server, polling(engine=engine_at(server)) as poller:
+        async with MetricsServer(unavailable).serving() as server, polling(engine=engine_at(server)) as poller:
             await until("it is missing", lambda: len(lines) == 1)
             await asyncio.sleep(1.5)  # nothing to wait for: nothing more shall be said
             server.answer = page
@@ -217,7 +217,7 @@ def test_an_engine_that_goes_and_comes_is_said_once_each() -> None:
 
 def test_one_failed_look_is_no_missing_engine() -> None:
     async def look() -> None:
-        async with Server(page).serving() as server, polling(engine=engine_at(server)) as poller:
+        async with MetricsServer(page).serving() as server, polling(engine=engine_at(server)) as poller:
             await until("a reading", lambda: poller.latest_engine(CLOCK.monotonic()))
             server.answer = unavailable
             await until("an error", lambda: poller.sources(CLOCK.monotonic())["engine"]["error"])
@@ -232,7 +232,7 @@ def test_one_failed_look_is_no_missing_engine() -> None:
 
 def test_a_port_nobody_listens_on_is_a_missing_engine_and_no_password_is_shown() -> None:
     async def look() -> None:
-        async with Server(page).serving() as server:
+        async with MetricsServer(page).serving() as server:
             url = server.url.replace("http://", "http://me:secret@") + "/metrics"
         engine = EngineMetrics(url=url, prefix="", clock=CLOCK)
         async with polling(engine=engine) as poller:
@@ -256,7 +256,7 @@ class _WrongWallClock(SystemClock):
 def test_a_wrong_clock_of_this_machine_makes_no_sample_stale() -> None:
     async def look() -> None:
         async with (
-            Server(prometheus()).serving() as server,
+            MetricsServer(prometheus()).serving() as server,
             polling(gpu=prometheus_at(server, clock=_WrongWallClock())) as poller,
         ):
             await until("a reading", lambda: poller.latest_gpu(CLOCK.monotonic()))
@@ -275,7 +275,7 @@ def test_a_wrong_clock_of_this_machine_makes_no_sample_stale() -> None:
 )
 def test_a_prometheus_without_a_sound_fresh_value_is_a_missing_gpu(answer: Answer, error: str) -> None:
     async def look() -> None:
-        async with Server(answer).serving() as server, polling(gpu=prometheus_at(server)) as poller:
+        async with MetricsServer(answer).serving() as server, polling(gpu=prometheus_at(server)) as poller:
             await until("the error", lambda: poller.sources(CLOCK.monotonic())["gpu"]["error"])
             assert poller.sources(CLOCK.monotonic())["gpu"]["error"].endswith(error)
             assert poller.latest_gpu(CLOCK.monotonic()) is None
@@ -308,7 +308,7 @@ def test_a_source_with_a_bug_is_a_missing_signal() -> None:
 
 def test_stopping_waits_for_no_answer() -> None:
     async def look() -> None:
-        async with Server(hang).serving() as server:
+        async with MetricsServer(hang).serving() as server:
             poller = SignalPoller(engine=engine_at(server), gpu=prometheus_at(server), clock=CLOCK)
             await poller.start()
             await asyncio.sleep(0.1)

@@ -167,7 +167,7 @@ class LostError(Exception):
 
 
 @dataclass
-class Process:
+class ReplayProcess:
     """Replays all letters, in the order of `lease` and `replayer`."""
 
     world: World
@@ -264,12 +264,12 @@ def test_each_letter_is_replayed_and_recorded_once_whatever_happens_to_its_runs(
         assert max(world.requests.values(), default=0) <= 1
 
     for number, seconds, steps, then in happenings:
-        runs[number] = runs[number] or Process(world).run()
+        runs[number] = runs[number] or ReplayProcess(world).run()
         for _ in range(steps):
             step(number, seconds)
         if then == "kill":
             runs[number] = None
-    runs[0] = runs[0] or Process(world).run()
+    runs[0] = runs[0] or ReplayProcess(world).run()
     while runs != [None, None, None]:
         for number in range(3):
             step(number, 0.2)
