@@ -1,4 +1,4 @@
-"""What a run of pacing in real time is judged by."""
+"""Judgement of a pacing run in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the command `forebay`: what the exporter takes for a pool's deadlines before a worker is heard."""
+"""Settings of the command `forebay`: the exporter's deadlines of a pool before it has read a worker's."""
 
 from __future__ import annotations
 

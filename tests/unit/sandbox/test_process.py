@@ -1,4 +1,4 @@
-"""Whose processes are ended, and that they are ended however the owner goes. Real processes, but no Java."""
+"""Processes that are ended however their owner goes. Real processes, but no Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a scan is: said on a terminal, once it takes long, and gone afterwards."""
+"""Progress of a scan: shown on a terminal once it takes long, and erased afterwards."""
 
 from __future__ import annotations
 

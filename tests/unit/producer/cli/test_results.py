@@ -1,4 +1,4 @@
-"""Which results `forebay results --limit` shows."""
+"""Results that `forebay results --limit` shows."""
 
 from __future__ import annotations
 

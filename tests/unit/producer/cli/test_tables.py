@@ -1,4 +1,4 @@
-"""Which columns of a table a terminal shows, and how wide."""
+"""Columns of a table that a terminal shows, and their widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the client library counts: bounded, and shown only to the registry it is given to."""
+"""Metrics of the client library: bounded, and shown only to the registry that it is given."""
 
 from __future__ import annotations
 

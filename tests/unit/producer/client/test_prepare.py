@@ -1,4 +1,4 @@
-"""What the producer makes of a request before it is sent."""
+"""Requests as the producer prepares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long calls take while no broker answers, and what they say then. A port at which nobody listens is asked."""
+"""Duration and words of calls while no broker answers. They go to a port at which nobody listens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from forebay_schemas.contract.tiers import Tier
 NOBODY = "127.0.0.1:1"
 REQUEST = {"biz_type": "x", "payload": {}}
 SLACK_SECONDS = 4.0
-"""What a machine that is busy with something else adds."""
+"""Extra time for a busy machine."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How long the request in a record has: by its own fields and headers, whatever else stands in it."""
+"""Time that the request in a record has left, by its own fields and headers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WRITTEN_MS = 1_735_689_600_000
 
 
 class Message:
-    """As confluent-kafka gives it."""
+    """A record with confluent-kafka's accessors."""
 
     def __init__(self, value: bytes | None, headers: list[tuple[str, bytes]] | None = None) -> None:
         self._value, self._headers = value, headers

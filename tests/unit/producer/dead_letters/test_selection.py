@@ -1,4 +1,4 @@
-"""Which dead letters a selection means, how it reads, and how the options make it."""
+"""Selections of dead letters: their letters, their words, and the options that make them."""
 
 from __future__ import annotations
 

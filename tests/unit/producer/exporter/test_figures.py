@@ -1,4 +1,4 @@
-"""What the exporter makes of what it read: rate, waits and risks, and counters that only grow."""
+"""The exporter's figures: rate, waits and risks, and counters that only grow."""
 
 from __future__ import annotations
 

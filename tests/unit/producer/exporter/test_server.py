@@ -35,7 +35,7 @@ READING = TierReading(
 
 
 class Followed:
-    """As `WorkersHeard`; ``failing``: raised by the next poll."""
+    """A `WorkersHeard`; ``failing``: raised by the next poll."""
 
     def __init__(self) -> None:
         self.failing: Exception | None = None
@@ -60,17 +60,17 @@ class Followed:
 
 
 class NoBrokers:
-    """As the real ones, without any."""
+    """`Brokers` without any."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.followed = Followed()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing is open."""
 
 
 class Reader:
-    """As `PoolReader`."""
+    """A `PoolReader`."""
 
     def __init__(self, _brokers: NoBrokers, *, pool: Pool) -> None:
         self.pool = pool
@@ -79,7 +79,7 @@ class Reader:
         return dict.fromkeys(TIERS, READING), 0
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing is open."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""What a plan computes, and the command `forebay plan`."""
+"""Plans, and the command `forebay plan`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ RATES = {Tier.HIGH: (3.0, 1.0), Tier.MID: (3.0, 1.0), Tier.LOW: (8.0, 2.0)}
 
 
 def engine_service() -> Service:
-    """As a calibration finds it: a request among `LIMIT` takes its own steps, and the prompts of all others."""
+    """Service times as a calibration finds them: a request among `LIMIT` takes its own steps, and the prompts of all
+    others."""
     steps = OUTPUT_TOKENS * ENGINE.a_seconds
     own = OUTPUT_TOKENS * ENGINE.b_seconds + PROMPT_TOKENS * ENGINE.c_seconds
     return Service(seconds=steps + own * LIMIT, limit_requests=LIMIT, cv=0.1)

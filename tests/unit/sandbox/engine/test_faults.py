@@ -1,4 +1,4 @@
-"""Which request meets which injected fault, and which fault descriptions are refused."""
+"""Injected faults: the requests that meet them, and descriptions that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulated engine understands of a body, and what it says when it does not."""
+"""Bodies that the simulated engine understands, and its words for others."""
 
 from __future__ import annotations
 

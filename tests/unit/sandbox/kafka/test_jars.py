@@ -1,4 +1,4 @@
-"""How the jars are fetched and kept. Maven is a script that writes small files instead of downloading large ones."""
+"""Download and storage of the jars. Maven is a script that writes small files instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Java is taken. The candidates are small scripts that answer as `java -version` does."""
+"""The choice of a Java. The candidates are small scripts that answer as `java -version` does."""
 
 from __future__ import annotations
 

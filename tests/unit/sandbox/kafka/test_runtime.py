@@ -1,4 +1,4 @@
-"""When the archive of Kafka's classes is recorded and used. The broker that would write it is a function."""
+"""The archive of Kafka's classes: when it is recorded and used. The broker that would write it is a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cluster's value becomes as property files."""
+"""Property files of a cluster's value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `forebay-sandbox up` says can be typed."""
+"""The commands that `forebay-sandbox up` prints can be typed."""
 
 from __future__ import annotations
 

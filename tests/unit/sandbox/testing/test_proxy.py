@@ -1,4 +1,4 @@
-"""What the TCP proxy does to a connection, against a server that sends everything back."""
+"""Effects of the TCP proxy on a connection, against a server that sends everything back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the plugin does in a pytest run: nothing until it is asked, and a clear word when Java is missing."""
+"""The plugin in a pytest run: it does nothing until it is asked, and says clearly that Java is missing."""
 
 from __future__ import annotations
 

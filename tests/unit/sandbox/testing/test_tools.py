@@ -1,4 +1,4 @@
-"""How other people's programs are found and made. Go, apt and dpkg are scripts that write small files."""
+"""Search for other people's programs, and their builds. Go, apt and dpkg are scripts that write small files."""
 
 from __future__ import annotations
 

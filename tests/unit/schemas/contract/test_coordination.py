@@ -133,7 +133,7 @@ def test_a_capacity_with_a_figure_out_of_its_bounds_is_none(fields: tuple[str, .
 
 
 def _changed_text(field: str, value: Any) -> bytes:
-    """As JSON with integers of any length, which msgspec does not write."""
+    """JSON with integers of any length, which msgspec does not write."""
     return json.dumps(json.loads(encode_capacity(CAPACITY)) | {field: value}).encode()
 
 

@@ -1,4 +1,4 @@
-"""What a commit says beyond its offset: read again as written, never too long, and never trusted when damaged."""
+"""Commit metadata: read again as written, never too long, and never trusted when damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pool grants each tier: the defaults, what settings change of them, and who of several workers differs."""
+"""Times of each tier: defaults, settings, and the workers that differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A doctor's findings: exit codes, text, what is said of topics, permissions, clocks and connections."""
+"""A doctor's findings: exit codes, text, topics, permissions, clocks and connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctors say of deadlines and waits: who differs, by which tier, and what to do."""
+"""The doctors' findings about deadlines and waits: who differs, by which tier, and what to do."""
 
 from __future__ import annotations
 

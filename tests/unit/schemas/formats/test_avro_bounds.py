@@ -54,7 +54,7 @@ def envelope(more: bytes = b"") -> bytes:
 
 
 def refused(schema: AvroSchema, more: bytes) -> EnvelopeError:
-    """What reading ends in, soon and with little memory."""
+    """The error that ends the reading, soon and with little memory."""
     value = envelope(more)
     began, held_kib = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(EnvelopeError) as caught:

@@ -1,4 +1,4 @@
-"""When a client's certificates end, as far as its own files tell."""
+"""Ends of a client's certificates, by its own files."""
 
 from __future__ import annotations
 

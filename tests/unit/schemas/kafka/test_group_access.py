@@ -1,4 +1,4 @@
-"""What is permitted of groups, by what a consumer that joins none of them is told. No broker."""
+"""Permissions on groups, by the errors that a consumer gets which joins none of them. No broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long brokers keep commits, against how long requests may wait."""
+"""The brokers' retention of commits against the waits of requests."""
 
 from __future__ import annotations
 

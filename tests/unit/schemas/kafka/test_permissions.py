@@ -1,4 +1,4 @@
-"""What a principal may do, by what the brokers answer."""
+"""Permissions of a principal, by the brokers' answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READ, WRITE, DESCRIBE = Operation.READ, Operation.WRITE, Operation.DESCRIBE
 
 
 def answered(answer: list[AclOperation] | int | None) -> Future[Any]:
-    """As the client answers: a description with what is allowed, or a Kafka error's code."""
+    """The client's answer: a description with the allowed operations, or a Kafka error's code."""
     future: Future[Any] = Future()
     if isinstance(answer, int):
         future.set_exception(KafkaException(KafkaError(answer)))

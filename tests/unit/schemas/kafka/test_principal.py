@@ -1,4 +1,4 @@
-"""Whom the brokers take a client for, by its own properties."""
+"""The principal of a client, by its own properties."""
 
 from __future__ import annotations
 

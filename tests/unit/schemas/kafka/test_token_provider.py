@@ -18,7 +18,7 @@ SERVERS = "b-1.demo.abc123.c2.kafka.eu-central-1.amazonaws.com:9098"
 
 
 class _Provider:
-    """Gives what it is told, and counts."""
+    """Gives the token that a test sets, and counts."""
 
     def __init__(self, *given: object) -> None:
         self.given = list(given)

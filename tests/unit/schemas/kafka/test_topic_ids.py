@@ -1,4 +1,4 @@
-"""Whether a topic is still the one that it was: what readers that remember offsets go by."""
+"""The identity of a topic, for readers that remember offsets."""
 
 from __future__ import annotations
 

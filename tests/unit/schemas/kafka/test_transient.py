@@ -1,4 +1,4 @@
-"""Which errors of the brokers a question is repeated for. Pure, but for a pause."""
+"""Errors of the brokers after which a question is repeated. Pure, but for a pause."""
 
 from __future__ import annotations
 

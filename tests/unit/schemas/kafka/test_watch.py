@@ -1,4 +1,4 @@
-"""New credentials reach every client, bad files keep the old ones, and failures are told of for a while only."""
+"""New credentials reach every client, bad files keep the old ones, and failures are logged for a while only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StillClock:
 
 
 class Client:
-    """What the watch knows of a client."""
+    """The watch's view of a client."""
 
     new_credentials: tuple[str, str] | None = None
 

@@ -1,4 +1,4 @@
-"""Who of a pool's workers is there, by what lies at the end of the coordination topic."""
+"""A pool's present workers, by the end of the coordination topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How metrics are described and shown: histograms that Prometheus understands, and nothing but what the list says."""
+"""Descriptions and exposition of metrics: histograms that Prometheus understands, and nothing beyond the list."""
 
 from __future__ import annotations
 

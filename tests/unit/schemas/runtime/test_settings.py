@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what someone is told who got one wrong. Reads files in a temporary folder."""
+"""Settings: which source wins, and the words for a wrong one. Reads files in a temporary folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others sent is shown at a terminal, and steers none."""
+"""Text of others is shown at a terminal and does not steer it."""
 
 from __future__ import annotations
 

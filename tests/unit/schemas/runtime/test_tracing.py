@@ -1,4 +1,4 @@
-"""Whether spans are recorded: by the switch, the OTEL_ variables and what is installed. One starts a process."""
+"""Recording of spans: by the switch, the OTEL_ variables and the installed packages. One test starts a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a status, a content type and a body of JSON amount to: completed, or failed and why."""
+"""Verdicts on a status, a content type and a body of JSON: completed, or failed and why."""
 
 from __future__ import annotations
 

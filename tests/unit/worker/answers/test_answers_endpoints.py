@@ -1,4 +1,4 @@
-"""The shape of an endpoint's answers, told by its path."""
+"""The shape of an endpoint's answers, by its path."""
 
 from __future__ import annotations
 

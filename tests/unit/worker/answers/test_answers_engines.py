@@ -37,7 +37,7 @@ def read(name: str, shape: Shape, *, piece_bytes: int = 1 << 20) -> Verdict:
 
 
 def text_of(body: Any) -> Any:
-    """What the answer says, in few words."""
+    """The answer in few words."""
     if isinstance(body, list):
         return len(body)
     if "choices" in body:

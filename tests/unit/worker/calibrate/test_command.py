@@ -159,7 +159,7 @@ class Line:
 
 
 class Silence:
-    """No engine and no GPU tell anything."""
+    """No engine and no GPU answers."""
 
     def latest_engine(self, _now: float) -> EngineReading | None:
         return None
@@ -230,7 +230,7 @@ def test_a_step_that_takes_long_says_how_far_it_is() -> None:
 
 
 class Slow:
-    """Answers each first request after so many seconds."""
+    """Answers each first request after ``seconds``."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

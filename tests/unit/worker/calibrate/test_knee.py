@@ -1,5 +1,4 @@
-"""Where the knee of a throughput curve is found, and what is recommended: curves of known physics, with and without
-noise."""
+"""The knee of a throughput curve, and the recommendation: curves of known physics, with and without noise."""
 
 from __future__ import annotations
 

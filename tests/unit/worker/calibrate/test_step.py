@@ -1,4 +1,4 @@
-"""One step of a calibration: when it has measured enough, and when it lets go of a sick backend."""
+"""One step of a calibration: when it has measured enough, and when it spares a sick backend."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def answer(at: float, seconds: float = 1.0, *, tokens: int = 11) -> Ended:
 
 
 def metered(meter: StepMeter, seconds: list[float], *, in_flight: int) -> float:
-    """Feeds answers of these lengths, by so many clients one after the other; the time at the end."""
+    """Feeds answers of these lengths, from this many clients one after the other. Returns the time at the end."""
     now, chunks = 0.0, 0
     for one in seconds:
         now += one / in_flight

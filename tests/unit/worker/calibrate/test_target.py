@@ -1,4 +1,4 @@
-"""What a calibration makes of an engine's answers: by the same rules as a worker."""
+"""A calibration's verdicts on an engine's answers: by the same rules as a worker's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def event(delta: dict[str, str], finish_reason: str | None = None, **beside: obj
 
 
 def ended(answer: bytes, *, biz_type: str = "chat_completion") -> tuple[Ended, int]:
-    """What a request came to, and how many pieces of text were told."""
+    """The end of a request, and the number of its reported pieces of text."""
     pieces: list[float] = []
 
     async def scenario() -> Ended:

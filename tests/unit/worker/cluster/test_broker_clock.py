@@ -68,7 +68,7 @@ class Machine:
 
     @property
     def error_ms(self) -> float:
-        """How far what the clock says is ahead of the broker's."""
+        """Time by which the clock is ahead of the broker's."""
         return self.clock.wall_ms() - self.broker_ms
 
     def wants_probe(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a worker makes of a cluster's answers before it begins. No broker: the questions are answered by hand."""
+"""Checks of a cluster's answers before a worker begins. No broker: the questions are answered by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics the names stand for: when that is known, and when it is another."""
+"""Ids of topics: when they are known, and when they change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test of the coordination begins with: a log that prints nothing."""
+"""Set-up of every test of the coordination: a log that prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordination topic: what is passed on, when all is heard that was said until a moment, and what is said."""
+"""The coordination topic: received notices, the moment until which all is received, and published notices."""
 
 from __future__ import annotations
 

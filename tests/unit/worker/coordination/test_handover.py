@@ -1,4 +1,4 @@
-"""What a worker says of the requests that run on here after their partition was let go of."""
+"""Notices about requests that run on here after their partition was revoked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HandOverDesk:
         return assignment
 
     def said(self, *, after_seconds: float = 0.0) -> list[tuple[NoticeKind, int, list[int]]]:
-        """What is said at the next step."""
+        """Notices published at the next step."""
         self.now += after_seconds
         self.hand_overs.step(self.now)
         said = [(notice.kind, notice.partition, notice.offsets) for notice in self.notices]

@@ -1,5 +1,5 @@
-"""Between the coordination topic and dispatch: nothing that another worker says ends this one, and what this one says
-is within the bounds that are heard."""
+"""Between the coordination topic and dispatch: no record of another worker ends this one, and this one's records keep
+to the bounds of the readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether workers of a pool have the same deadlines and waits: who differs is warned of once and shown while heard."""
+"""Deadlines and waits of a pool's workers: one that differs is warned of once and shown while it is there."""
 
 from __future__ import annotations
 

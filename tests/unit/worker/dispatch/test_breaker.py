@@ -7,7 +7,7 @@ import pytest
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, Breaker, BreakerState
 
 LATE = 0.0
-"""When a request began that was in flight before everything else."""
+"""Start of a request that was in flight before everything else."""
 
 
 class BreakerHistory:
@@ -22,7 +22,8 @@ class BreakerHistory:
     def fails(
         self, name: str, *, among: int = 0, started: float | None = None, retry_after: float | None = None
     ) -> BreakerHistory:
-        """A failure of the backend's, with ``among`` others in flight; begun before everything unless told."""
+        """A failure of the backend, with ``among`` others in flight; by default of a request begun before
+        everything."""
         self.back += self.breaker.backend_failed(
             self.now,
             name,

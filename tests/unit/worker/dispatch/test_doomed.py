@@ -17,7 +17,7 @@ from simulated.dispatch import Stage
 from simulated.works import make_assignment, make_work
 
 STEP_SECONDS = 0.010
-"""What the backend of these tests takes for an output token, whatever else it does."""
+"""The backend's time for an output token, whatever else it does."""
 
 
 class PredictingStage(Stage):
@@ -44,7 +44,7 @@ class PredictingStage(Stage):
         return super().take_all()
 
     def teach(self, output_tokens: int, *, count: int = SAMPLES_MIN, max_tokens: int | None = None) -> None:
-        """So many answers of this length."""
+        """Answers ``count`` requests at this length."""
         for _ in range(count):
             self.accept(self.request(max_tokens=max_tokens))
             (work,) = self.take_all()

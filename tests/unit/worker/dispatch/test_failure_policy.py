@@ -1,4 +1,4 @@
-"""Whose fault a failure is, by histories that read like the specification."""
+"""Charges for failures, by histories that read like the specification."""
 
 from __future__ import annotations
 

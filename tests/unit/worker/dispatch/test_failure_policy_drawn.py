@@ -1,4 +1,4 @@
-"""Whose fault a failure is, by drawn histories of a backend, its queue and its slots."""
+"""Charges for failures, by drawn histories of a backend, its queue and its slots."""
 
 from __future__ import annotations
 

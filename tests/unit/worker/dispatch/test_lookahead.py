@@ -19,7 +19,7 @@ from simulated.works import make_assignment, make_work
 
 
 def room_bytes(credit: Credit) -> int:
-    """How many bytes may be handed over now, as far as a lane can hold them."""
+    """Bytes that may be handed over now, as far as a lane can hold them."""
     room = 0
     while credit.room_records > 0:
         room += 1_000
@@ -59,7 +59,7 @@ def test_the_lookahead_reaches_as_far_as_the_tiers_deadline() -> None:
 
 
 def served_for(stage: Stage, seconds: int, *, per_second: int, assignment: Assignment) -> None:
-    """So many requests a second come and are answered."""
+    """Accepts and answers ``per_second`` requests a second."""
     for second in range(seconds):
         stage.accept(*works(per_second, assignment=assignment, first=second * per_second))
         for work in stage.take_all():

@@ -39,7 +39,7 @@ class Booth:
         return works
 
     def answer(self, count: int, *, seconds: float) -> None:
-        """So many one after the other: the backend has one in flight at a time."""
+        """Answers ``count`` requests one after the other: the backend has one in flight at a time."""
         [work] = self.wait(Tier.MID, 1)
         self.lanes.remove(work)
         for number in range(count):

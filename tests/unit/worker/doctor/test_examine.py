@@ -1,4 +1,4 @@
-"""What a worker's doctor says of settings, the host's limits, a backend's answers, and a Prometheus."""
+"""A worker's doctor: settings, the host's limits, a backend's answers, and a Prometheus."""
 
 from __future__ import annotations
 

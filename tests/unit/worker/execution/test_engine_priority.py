@@ -1,4 +1,4 @@
-"""What an engine with priorities of its own is told of a request's tier."""
+"""Priorities of requests for an engine that has priorities of its own, by tier."""
 
 from __future__ import annotations
 

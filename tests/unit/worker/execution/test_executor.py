@@ -43,7 +43,7 @@ class Floor:
         self.executor.cancel_overdue()
 
     async def idle(self) -> None:
-        """Until nothing runs and nothing could."""
+        """Waits until nothing runs and nothing could."""
         for _ in range(1_000):
             if not self.dispatcher.running and (self.dispatcher.stopping or not self.dispatcher.lanes):
                 return
@@ -83,7 +83,7 @@ def test_every_request_runs_and_never_more_at_once_than_the_limit() -> None:
 
 
 class _Watched(MemoryRecord):
-    """A record of which it can be told whether somebody still has it."""
+    """A record whose last reference can be noticed."""
 
 
 def test_what_outlives_a_request_does_not_hold_its_body() -> None:

@@ -1,4 +1,4 @@
-"""What a handler is given, and which handlers can be loaded."""
+"""Arguments of a handler, and handlers that can be loaded."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_tokens_that_are_no_number_of_tokens_fail_the_request_by_name(tokens: An
 
 
 class NoSuchVoiceError(NotRetryableError):
-    """As a user may derive one."""
+    """An error as a user may derive one."""
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_handler_says_what_is_not_to_be_tried_again(error: Exception, may_retr
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of handlers in the current folder."""
+    """Arguments of a handler, and handlers that can be loaded."""
     (tmp_path / "some_handlers.py").write_text(
         "import functools\n"
         "async def good(request): return 1\n"

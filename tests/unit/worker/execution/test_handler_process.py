@@ -1,4 +1,4 @@
-"""A handler in a process of its own: it answers as in the worker's, and how that dies is told. Starts processes."""
+"""A handler in a process of its own: it answers as in the worker's, and its death is reported. Starts processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(function: str, *, module: str = "child_handlers") -> Any:
-    """What becomes of a request: the body, the answer where it tells tokens, or the failure."""
+    """The end of a request: the body, the answer where it reports tokens, or the failure."""
     work = make_work(request_id="a", payload={"n": 1}, headers=[("forebay-attempt", b"2")])
     work.crashes = SUSPECT_CRASHES
 

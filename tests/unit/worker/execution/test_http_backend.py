@@ -1,4 +1,4 @@
-"""What goes over the wire to an engine, and what each way to be answered comes to."""
+"""Requests on the wire to an engine, and the outcome of each kind of answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAT = b'{"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "
 def call(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]], work: Work, *, path: str = "", **settings: object
 ) -> Answer | Failure:
-    """Lets an HTTP backend run a request against a server that answers as told."""
+    """Lets an HTTP backend run a request against a server that answers by ``answer``."""
 
     async def scenario() -> Answer | Failure:
         app = web.Application()

@@ -1,4 +1,4 @@
-"""Which connection carries a request, how long connections live, and what goes over them of earlier answers."""
+"""Connections: which one carries a request, how long they live, and leftovers of earlier answers on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER = response(msgspec.json.encode({"choices": [{"message": {"content": "a"},
 
 
 def taking(seconds: float) -> AnswerRaw:
-    """An engine whose requests take so long."""
+    """An engine whose requests take ``seconds``."""
 
     async def answer(_: RawRequest, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What each refusal means for its request and for the backend."""
+"""The meaning of each refusal for its request and for the backend."""
 
 from __future__ import annotations
 

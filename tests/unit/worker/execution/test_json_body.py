@@ -1,4 +1,4 @@
-"""What a handler returns and JSON cannot say is named by its field, and nothing is written as another value."""
+"""A handler's value that JSON cannot express is named by its field, and nothing is written as another value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test of the intake begins with: a log that prints nothing."""
+"""Set-up of every test of the intake: a log that prints nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with an intake: until when, and how often it is said."""
+"""Errors of an intake's client: until when they count, and how often they are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cancels and expedites that meet an intake: what it has not read yet is fetched, and what it holds is let go."""
+"""Cancels and expedites that arrive before their request: an unread one is fetched, a parked one is released."""
 
 from __future__ import annotations
 

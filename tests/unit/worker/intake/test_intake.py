@@ -75,7 +75,7 @@ def test_records_become_requests_with_their_deadline_and_urgency() -> None:
 
 
 class HeadersOfNoUse(MemoryRecord):
-    """What confluent-kafka does with a header name that is not UTF-8."""
+    """confluent-kafka's behaviour for a header name that is not UTF-8."""
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         if self.header_list is None:

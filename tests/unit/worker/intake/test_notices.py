@@ -1,4 +1,4 @@
-"""What was heard is kept for partitions that are assigned a little later: how long, how much, in which order."""
+"""Notices kept for partitions that are assigned a little later: how long, how many, in which order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must not start yet: retries until they are due, and requests that a former owner may still run."""
+"""Parked requests: retries until they are due, and requests that a former owner may still run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions that come: what is heard before one is read, what is said of it, and which are read on."""
+"""Partitions that come: notices before one is read, notices afterwards, and partitions that are read on."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_an_unknown_partition_that_goes_again_is_forgotten(take_back: Callable[[
 
 
 class ForgettingConsumer(ScriptedConsumer):
-    """Cannot be told where to start when it is assigned, once."""
+    """Refuses once to be given a start when it is assigned."""
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         if any(each.offset != OFFSET_STORED for each in partitions) and self.polls < 2:

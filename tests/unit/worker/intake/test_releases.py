@@ -1,4 +1,4 @@
-"""Partitions that go: what is committed, handed over, and told to other workers."""
+"""Partitions that go: their last commits, their hand-over, and the notices to other workers."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def retry_bay(*keys: Key) -> Bay:
 def put(
     bay: Bay, key: Key, offset: int, *, due_seconds: float | None, size: int = 0, enqueued_at: int = NOW_MS
 ) -> None:
-    """A retry that is due so many seconds after the clock's start, or that does not say when."""
+    """Appends a retry that is due this many seconds after the clock's start, or that does not say when."""
     headers: list[tuple[str, bytes | None]] = [("forebay-attempt", b"2")]
     if due_seconds is not None:
         headers.append(("forebay-not-before", str(NOW_MS + round(due_seconds * 1000)).encode()))
@@ -50,7 +50,7 @@ def seconds_since_start(bay: Bay) -> float:
 
 
 def steps_until_handed(bay: Bay, count: int, *, steps_max: int = 1_000) -> float:
-    """Steps until so many were handed over; returns when the last of them was, in seconds after the clock's start."""
+    """Steps until ``count`` were handed over. Returns the time of the last, in seconds after the clock's start."""
     for _ in range(steps_max):
         if len(bay.handed) >= count:
             return bay.handed_at[count - 1] - (bay.clock.monotonic() - seconds_since_start(bay))

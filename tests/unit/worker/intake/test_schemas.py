@@ -23,7 +23,7 @@ CODEC = AvroCodec(schema_id=SCHEMA_ID)
 
 
 class Registry:
-    """A `SchemaSource` that tells when it is told to."""
+    """A `SchemaSource` that answers when a test says so."""
 
     def __init__(self) -> None:
         self.answer: AvroSchema | EnvelopeError | None = None
@@ -133,7 +133,7 @@ FOREIGN = parse_avro_schema(
 
 
 class Busy:
-    """A `ForeignReader` that reads so many records a call, and leaves the rest for later."""
+    """A `ForeignReader` that reads this many records a call, and leaves the rest for later."""
 
     def __init__(self, count: int) -> None:
         self.count = count

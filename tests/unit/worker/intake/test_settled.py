@@ -1,4 +1,4 @@
-"""What need not run again after a crash, for its outcome is on the results topic."""
+"""Requests that need not run again after a crash: their outcomes are on the results topic."""
 
 from __future__ import annotations
 

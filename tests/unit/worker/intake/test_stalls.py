@@ -1,4 +1,4 @@
-"""How long partitions stand still, how long finished offsets wait for their commit, and a GPU that does nothing."""
+"""Times for which partitions stand still and finished offsets wait for their commit, and a GPU that does nothing."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from simulated.ports import NOW_MS
 
 
 def bay_assigned(*offsets: int, committed: int | None = None, of_topic: int | None = None, now_is: int = 1) -> Bay:
-    """A bay whose topic is 1, unless it is said otherwise, with a commit made for another or the same."""
+    """A bay whose topic has the id 1 by default, with a commit made for another or the same."""
     bay = Bay()
     bay.topics.learn(TOPIC, now_is)
     bay.fill(P0, *offsets)

@@ -23,7 +23,7 @@ TENANTS = ("a", "b", "c", "d", None)
 
 @dataclass
 class Model:
-    """What waits, in the order of arrival."""
+    """Waiting requests, in the order of arrival."""
 
     waiting: list[Work] = field(default_factory=list)
 

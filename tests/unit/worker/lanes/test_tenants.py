@@ -37,7 +37,7 @@ def lane_with(costs: Mapping[Any, list[float]], *, weights: Mapping[str, float] 
 
 
 def spent(lane: Lane, requests: int) -> Counter[str | None]:
-    """What each tenant had of the next so many requests, in seconds of cost."""
+    """Each tenant's part of the next ``requests``, in seconds of cost."""
     seconds: Counter[str | None] = Counter()
     for _ in range(requests):
         work = lane.pop()

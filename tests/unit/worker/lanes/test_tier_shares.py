@@ -1,4 +1,4 @@
-"""Which tier gets the next slot: simulated over virtual hours in front of a server with a fixed number of slots."""
+"""The tier of the next slot: simulated over virtual hours in front of a server with a fixed number of slots."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class SlotServer:
         self.now = to
 
     def share(self, tier: Tier) -> float:
-        """Of the slot time that the limit gives."""
+        """Share of the slot time that the limit gives."""
         return self.slot_seconds[tier] / (self.limit * self.now)
 
 

@@ -28,7 +28,7 @@ def request(payload: dict[str, Any] | bytes | None = None, *, biz_type: str = "c
 
 
 def chat(size_bytes: int = 4000, **fields: Any) -> Request:
-    """A payload of so many bytes in all."""
+    """A payload of this many bytes in all."""
     whole: dict[str, Any] = {"model": "m", **fields, "prompt": ""}
     whole["prompt"] = "x" * (size_bytes - len(msgspec.json.encode(whole)))
     return request(whole)

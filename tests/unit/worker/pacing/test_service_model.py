@@ -25,7 +25,7 @@ SIZE = {"prompt_tokens": 1000, "output_tokens": 200}
 
 @dataclass(frozen=True)
 class Truth:
-    """What the engine's steps take in truth."""
+    """True times of the engine's steps."""
 
     step: float
     sequence: float
@@ -35,7 +35,7 @@ class Truth:
         return Truth(self.step * times, self.sequence * times, self.prompt_token * times)
 
     def found(self, model: ServiceModel) -> list[float]:
-        """What the model found, as shares of the truth."""
+        """The model's times, as shares of the true ones."""
         return [
             model.step_seconds / self.step,
             model.sequence_seconds / self.sequence,
@@ -47,7 +47,7 @@ class Truth:
         return self.step * SIZE["output_tokens"] * (1 - OVERHEAD_SHARE) / (OVERHEAD_SHARE * own)
 
     def second(self, model: ServiceModel, *, running: float, prompt_tokens: float, seen: float | None = None) -> None:
-        """A second in which the engine always ran so many. ``seen``: as its gauge has it."""
+        """A second in which the engine always ran this many. ``seen``: its gauge's value."""
         prompt_tokens = min(prompt_tokens, 0.9 / self.prompt_token)
         steps = (1 - self.prompt_token * prompt_tokens) / (self.step + self.sequence * running)
         model.meter(
@@ -58,7 +58,7 @@ class Truth:
         )
 
     def answer(self, model: ServiceModel, *, in_flight: float, output_tokens: int, prefilled_tokens: float) -> None:
-        """An answer while whose decoding so many prompt tokens were taken in, its own among them."""
+        """An answer during whose decoding this many prompt tokens were taken in, its own among them."""
         seconds = (self.step + self.sequence * in_flight) * output_tokens + self.prompt_token * prefilled_tokens
         model.learn(
             service_seconds=seconds,

@@ -133,7 +133,7 @@ def test_letting_go_hands_over_what_runs_and_starts_nothing_more() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """What is so of an offset that was handed over after one crash."""
+    """State of an offset that was handed over after one crash."""
 
     withheld: bool
     finished: bool = False

@@ -1,4 +1,4 @@
-"""Which offsets may be committed, by hand-drawn partitions and against a model."""
+"""Offsets that may be committed, by hand-drawn partitions and against a model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(partition: str) -> PartitionOffsets:
 
 
 def said(tracker: PartitionOffsets) -> str:
-    """What is named as finished from the position on, drawn: o finished, . not."""
+    """Offsets named as finished from the position on, drawn: o finished, . not."""
     position = tracker.position()
     finished = {each for first, length in tracker.finished_beyond() for each in range(first, first + length)}
     if not finished:
@@ -253,7 +253,7 @@ class OffsetsModel(RuleBasedStateMachine):
 
     @rule(ahead=st.integers(-5, 15))
     def another_owner_committed(self, ahead: int) -> None:
-        """A commit is heard of: everything below it is finished, be it received, still to come, or a gap."""
+        """Another owner's commit arrives: everything below it is finished, be it received, still to come, or a gap."""
         position = self.tracker.position()
         if position is not None:
             self.tracker.finish_below(position + ahead)

@@ -28,11 +28,11 @@ from simulated.works import make_assignment
 
 
 class Owners:
-    """A partition goes from owner to owner, by deaths and by letting go; former owners finish, give back, or die.
+    """A partition goes from owner to owner, by deaths and by releases; former owners finish, give back, or die.
 
-    ``deaths`` counts, for each offset, the workers that died after they had started it; ``died_alone`` are those that
-    were running when a worker died that ran nothing else. ``durable`` are the outcomes;
-    ``known`` those of them that an owner can know of: committed, or said by a notice that is not too old.
+    ``deaths``: for each offset, the number of workers that died after they had started it. ``died_alone``: offsets that
+    were running when a worker died that ran nothing else. ``durable``: the outcomes. ``known``: those of them that an
+    owner can know of, by a commit or a notice that is not too old.
     """
 
     def __init__(self, seed: int) -> None:

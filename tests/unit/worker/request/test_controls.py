@@ -1,4 +1,4 @@
-"""Which requests a cancel or an expedite is meant for, and how many of them are remembered."""
+"""Cancels and expedites: the requests they are meant for, and how many are remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a failed execution, as a table."""
+"""Decisions after a failed execution, as a table."""
 
 from __future__ import annotations
 

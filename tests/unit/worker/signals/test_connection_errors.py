@@ -1,4 +1,4 @@
-"""What a server that cannot be reached, or goes away, is said to be: errors as the client really raises them."""
+"""Words for a server that cannot be reached or goes away, from errors as the client really raises them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = ConnectionKey("engine", 8000, True, True, None, None, None)
 
 
 def met(handler: Callable[[Any, Any], Awaitable[None]], *, scheme: str = "http") -> Exception:
-    """What a GET from a server with this handler raises."""
+    """The error of a GET from a server with this handler."""
 
     async def ask() -> Exception:
         server = await asyncio.start_server(handler, "127.0.0.1", 0)

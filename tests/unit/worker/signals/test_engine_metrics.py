@@ -1,4 +1,4 @@
-"""What is read from the metrics pages of engines, and what is refused. The pages are real ones, shortened."""
+"""Metrics pages of engines: readings, and refusals. The pages are real ones, shortened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which readings of GPUs are believed: from NVML's process, from Prometheus, and how devices are named."""
+"""Trusted readings of GPUs: from NVML's process, from Prometheus, and the names of devices."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ QUERY = 'avg(DCGM_FI_DEV_GPU_UTIL{pod=~"a|b"})'
 
 
 def prometheus(*, percent: str = "40", age_seconds: str = "0") -> Answer:
-    """One that knows the query, and how old its samples are."""
+    """A Prometheus that knows the query, with samples of this age."""
     values = {QUERY: percent, f"max(time() - timestamp({QUERY}))": age_seconds}
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -22,7 +22,7 @@ from simulated.works import POOL, make_work
 
 
 class TracedBackend:
-    """Answers or fails, and remembers what it was told of the trace."""
+    """Answers or fails, and keeps the trace headers that it got."""
 
     def __init__(self, ends: Answer | BaseException) -> None:
         self.ends = ends

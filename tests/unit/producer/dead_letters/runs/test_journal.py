@@ -139,7 +139,7 @@ BATCH = 3
 
 @dataclass
 class World:
-    """What there is: the audit topic, the requests, the time."""
+    """The audit topic, the requests, the time."""
 
     now: float = 0.0
     log: list[AuditRecord] = field(default_factory=list)
@@ -149,7 +149,7 @@ class World:
 
 @dataclass
 class View:
-    """What a run has read."""
+    """A run's knowledge of the audit topic."""
 
     journal: Journal = field(default_factory=Journal)
     handled: Handled = field(default_factory=lambda: Handled(topic_id="t"))
@@ -244,8 +244,8 @@ class ReplayProcess:
 HAPPENINGS = st.tuples(
     st.integers(0, 2), st.sampled_from([0.1, 0.5, 3.0]), st.integers(1, 20), st.sampled_from(["go on"] * 4 + ["kill"])
 )
-"""Which process makes how many steps of so many seconds, while the others stand still; whether it is killed then. One
-that is dead is started anew."""
+"""A process, its number of steps and their seconds, while the others stand still; whether it is killed then. A dead one
+is started anew."""
 
 
 @settings(max_examples=300, deadline=None)

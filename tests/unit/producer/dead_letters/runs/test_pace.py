@@ -1,4 +1,4 @@
-"""How fast replays go, by the table: a rate, room behind live traffic, and what the canary has seen."""
+"""Pace of replays, by the table: a rate, room behind live traffic, and the canary's findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAY_SECONDS = 86_400.0
 
 
 def follower(*, high: int = 0, mid: int = 0, low: int = 0, finished_per_second: float | None = None) -> BacklogFollower:
-    """One that has seen the pool finish so many a second, and so many waiting now."""
+    """A follower that has seen the pool finish this many a second, with this many waiting now."""
     made = BacklogFollower(DEFAULT_TIER_TIMES)
     waiting = {HIGH: high, MID: mid, LOW: low}
     if finished_per_second is not None:

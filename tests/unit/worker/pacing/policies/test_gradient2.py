@@ -15,7 +15,7 @@ def policy(limit_start: int = 100) -> Gradient2:
 def second(
     under_test: Gradient2, *, at: float, latency: float, answers: int = 10, in_flight: int = 100, succeeded: bool = True
 ) -> str | None:
-    """A second in which so many answers came, and its decision."""
+    """A second with this many answers, and its decision."""
     for _ in range(answers):
         under_test.observe(
             Ended(

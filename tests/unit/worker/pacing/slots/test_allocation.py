@@ -1,4 +1,4 @@
-"""How a backend's slots are divided among workers."""
+"""Division of a backend's slots among workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacities that workers tell each other: twins of one id, absurd ones, other bounds, other backends."""
+"""Capacities of other workers: twins of one id, absurd ones, other bounds, other backends."""
 
 from __future__ import annotations
 
