@@ -1,7 +1,5 @@
-"""What in the chart follows from elsewhere: settings in its schema, the table in README.md, the plain rules.
-
-`tools/make-chart-values` writes them; tests compare them.
-"""
+"""Parts of the chart that follow from elsewhere: settings in its schema, the table in README.md, the plain rules.
+`tools/make-chart-values` writes them; tests compare them."""
 
 from __future__ import annotations
 

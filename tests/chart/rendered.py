@@ -34,7 +34,7 @@ def render(helm: Path, *arguments: str | Path, release: str = "forebay") -> list
 
 
 def refusal(helm: Path, *arguments: str | Path) -> str:
-    """What helm says when it refuses these values."""
+    """Helm's error for these values."""
     done = template(helm, *arguments)
     assert done.returncode != 0, f"helm took {arguments}"
     return done.stderr

@@ -30,7 +30,7 @@ _OBJECT_META = f"https://kubernetes.io/api/{_DEFINITIONS}#/$defs/io.k8s.apimachi
 
 
 class InvalidManifestsError(Exception):
-    """What is wrong, a line for each problem: `Kind/name: path: problem`."""
+    """Problems of manifests, a line each: `Kind/name: path: problem`."""
 
 
 def validate(manifests: Iterable[Mapping[str, Any]], kubernetes_version: str) -> None:
@@ -95,7 +95,7 @@ def _custom_schemas() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _closed(schema: Any) -> Any:
-    """The same with every object closed: the server calls fields unknown that a definition does not name."""
+    """A schema with every object closed: the server calls fields unknown that a definition does not name."""
     if isinstance(schema, list):
         return [_closed(one) for one in schema]
     if not isinstance(schema, dict):

@@ -27,11 +27,11 @@ FASTER = 30.0
 PER_SECOND = 6.0
 
 TTL_MS = 120_000
-"""So long that all end late and none is dropped for it: the alert on dropped ones is another."""
+"""Long enough that all end late and none is dropped for it: the alert on dropped ones is another."""
 
 
 class Watched(NamedTuple):
-    """What is scraped."""
+    """A scraped process."""
 
     stack: Stack
     exporter: Part

@@ -1,4 +1,4 @@
-"""What docs/run-workers.md, docs/kubernetes.md and docs/scaling.md tell people to give to helm: helm takes it."""
+"""Values that docs/run-workers.md, docs/kubernetes.md and docs/scaling.md show: helm takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart renders: Kubernetes takes it, and Forebay's own commands and settings know what it says."""
+"""The rendered chart: Kubernetes takes it, and Forebay's own commands and settings know its words."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def deployable(service: dict[str, Any]) -> str:
 
 
 def words_of(service: dict[str, Any]) -> list[str]:
-    """What follows the entry point: the service's command, else the image's."""
+    """The words behind the entry point: the service's command, else the image's."""
     if "command" in service:
         return list(service["command"])
     text = (DEPLOY.parent / service["build"]["dockerfile"]).read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ LABELS_OF_TARGETS = {"cluster", "namespace", "pod", "instance", "job"}
 
 
 def expressions_in(path: Path) -> Iterator[str]:
-    """Of panels, of annotations, and those that variables are made of."""
+    """Expressions of panels, of annotations, and of variables."""
     document = json.loads(path.read_text(encoding="utf-8"))
     for panel in document["panels"]:
         yield from (target["expr"] for target in panel.get("targets", ()))

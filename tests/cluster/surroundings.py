@@ -1,4 +1,4 @@
-"""What a cluster's administrator has before the chart comes: nodes, one of them with GPUs, and what goes with them."""
+"""A cluster before the chart comes: nodes, one of them with GPUs, and what belongs to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes on a running release: upgrades, rollbacks, scaling, evictions; ready workers are counted meanwhile."""
+"""Changes of a running release: upgrades, rollbacks, scaling, evictions; ready workers are counted meanwhile."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _disruptions_allowed(release: HelmRelease) -> int:
 
 
 def _evict(release: HelmRelease, pod: str) -> None:
-    """What `kubectl drain` sends. KubectlError: the server answered 429, Too Many Requests."""
+    """Sends the eviction of `kubectl drain`. KubectlError: the server answered 429, Too Many Requests."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

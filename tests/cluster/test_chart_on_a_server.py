@@ -1,4 +1,4 @@
-"""What a real API server says of the chart: it takes every example whole, and refuses what is wrong."""
+"""The chart on a real API server: it takes every example whole, and refuses wrong ones."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_an_uninstall_leaves_nothing(release: HelmRelease, values: Path) -> None
 
 
 def _in_one_namespace(release: HelmRelease, values: list[Path]) -> list[dict[str, Any]]:
-    """What is rendered, all of it in the release's namespace, so that one `kubectl --namespace` can send it."""
+    """The rendered manifests, all in the release's namespace, so that one `kubectl --namespace` can send them."""
     manifests = [one for one in yaml.safe_load_all(release.template(values)) if one]
     for manifest in manifests:
         manifest["metadata"]["namespace"] = release.namespace

@@ -1,4 +1,4 @@
-"""What others script against, read from the code: settings, commands, topics, headers, metrics, loggers, errors.
+"""Names that others script against, read from the code: settings, commands, topics, headers, metrics, loggers, errors.
 
 Imports the packages and reads their sources; starts nothing. `test_surface.py` compares it with surface_v1.json.
 """
@@ -155,7 +155,7 @@ def errors() -> dict[str, Any]:
 
 
 def public_imports() -> dict[str, list[str]]:
-    """What services import, and the modules that are run by name."""
+    """Imports of services, and the modules that are run by name."""
     return {
         "forebay_producer": sorted(forebay_producer.__all__),
         "forebay_worker": sorted(forebay_worker.__all__),
@@ -196,7 +196,7 @@ SECTIONS: dict[str, Callable[[], Any]] = {
 
 
 def golden() -> dict[str, Any]:
-    """What the surface was when it was last written down."""
+    """The surface as it was last written down."""
     document: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
     return document
 

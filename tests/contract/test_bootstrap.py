@@ -1,4 +1,4 @@
-"""`tools/bootstrap`, with a Python that only notes what it is told: which list is installed when, and what it says."""
+"""`tools/bootstrap`, with a Python that only records its calls: the order of installed lists, and the output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clone:
         python.chmod(0o755)
 
     def bootstrap(self, *arguments: str, code: int = 0) -> tuple[str, list[str]]:
-        """What it says, and the lists that it installs."""
+        """Its output, and the lists that it installs."""
         done = subprocess.run(
             [self.folder / "tools/bootstrap", *arguments],
             env={**os.environ, "PYTHON": str(self.folder / "python")},

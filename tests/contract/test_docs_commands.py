@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists: commands with these options, make targets, variables."""
+"""Everything that the documents tell people to type exists: commands with these options, make targets, variables."""
 
 from __future__ import annotations
 

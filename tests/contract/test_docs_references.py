@@ -1,4 +1,4 @@
-"""What the documents name is there: modules and tests."""
+"""Modules and tests that the documents name exist."""
 
 from __future__ import annotations
 

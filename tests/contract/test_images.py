@@ -1,4 +1,4 @@
-"""What the images are made of: requirements, Dockerfiles, what their builds read. Runs hadolint; no image engine."""
+"""The images' requirements, Dockerfiles, and build inputs. Runs hadolint; no image engine."""
 
 from __future__ import annotations
 

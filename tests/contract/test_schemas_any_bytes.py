@@ -1,4 +1,4 @@
-"""Whatever bytes and headers a stranger writes: a value or our own error, never another exception. Pure."""
+"""Any bytes and headers of a stranger give a value or our own error, never another exception. Pure."""
 
 from __future__ import annotations
 

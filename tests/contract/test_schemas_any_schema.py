@@ -1,5 +1,7 @@
-"""Whatever schema a stranger registers and whatever bytes he frames with it: a request or our own error, soon. Pure,
-but for the long one, which has them read by the process that workers use."""
+"""Any schema of a stranger, with any bytes framed by it, gives a request or our own error, soon.
+
+Pure, but for the long one, which has them read by the process that workers use.
+"""
 
 from __future__ import annotations
 

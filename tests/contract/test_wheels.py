@@ -1,4 +1,4 @@
-"""What a wheel says of itself and brings along: license, README, authors, what it is for."""
+"""Contents and metadata of a wheel: license, README, authors, summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see at a terminal of 80 columns: each table keeps the columns that matter, and no line is wrapped."""
+"""Output at a terminal of 80 columns: each table keeps the columns that matter, and no line is wrapped."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ HOSTILE = "x\x1b]0;owned\x07\x1b[8m\x9b31m\u202e\x7f"
 
 
 def unprintable(written: bytes) -> list[str]:
-    """What is neither printable nor one of our own colours and cursor moves."""
+    """Characters that are neither printable nor one of our own colours and cursor moves."""
     text = written.decode()
     assert "\x1b[8m" not in text
     ours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)

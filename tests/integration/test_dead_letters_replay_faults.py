@@ -112,7 +112,7 @@ def test_what_a_stopped_run_had_planned_is_not_sent_after_another_has(pool: Live
 
 
 def commit_to_end(pool: LivePool, tier: Tier) -> None:
-    """As if a worker had finished all that lies there."""
+    """Commits as a worker does that has finished everything."""
     topic = pool.topics.requests(tier)
     ends = Counter(record.partition() or 0 for record in pool.kafka.read_all(topic))
     config = reader_config(pool.kafka.connection, client_id="test") | {"group.id": pool.topics.group(tier)}

@@ -1,4 +1,4 @@
-"""What a real worker shows at /metrics is what its list, and so docs/metrics.md, says."""
+"""The metrics of a real worker are those of its list, and so of docs/metrics.md."""
 
 from __future__ import annotations
 

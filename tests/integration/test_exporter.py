@@ -36,7 +36,7 @@ def command(kafka: KafkaAccess, pool: str) -> ForebayCommand:
 
 
 def commit(pool: LivePool, tier: Tier, partition: int, offset: int, metadata: CommitMetadata) -> None:
-    """As a worker of the tier's group commits."""
+    """Commits as a worker of the tier's group."""
     consumer = Consumer(
         {"bootstrap.servers": pool.kafka.bootstrap_servers, "group.id": pool.topics.group(tier), "logger": LOG}
     )
@@ -46,7 +46,7 @@ def commit(pool: LivePool, tier: Tier, partition: int, offset: int, metadata: Co
 
 
 def says(pool: LivePool, worker: str, *, share: int, service_seconds: float | None, draining: bool = False) -> None:
-    """A worker tells what it can do."""
+    """Publishes a worker's capacity."""
     capacity = make_capacity(
         worker,
         limit_requests=8,

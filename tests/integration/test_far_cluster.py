@@ -14,7 +14,7 @@ from harness.far_kafka import far_kafka
 DELAY_SECONDS = 0.15
 ROUND_TRIP_SECONDS = 2 * DELAY_SECONDS
 BUSY_SECONDS_MAX = 2.0
-"""What a machine that has other things to do may add to any figure."""
+"""Extra time of a machine that has other things to do, for any figure."""
 
 log = logging.getLogger("tests.far")
 

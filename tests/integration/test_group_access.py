@@ -1,4 +1,4 @@
-"""What a client may do to a group is told by a broker that allows nothing without an ACL, and nothing is changed."""
+"""A client's permissions on a group, from a broker that allows nothing without an ACL. Nothing is changed."""
 
 from __future__ import annotations
 

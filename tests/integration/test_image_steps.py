@@ -31,7 +31,7 @@ READY_SECONDS_MAX = 240.0
 
 @pytest.fixture(scope="module")
 def open_folder() -> Iterator[Path]:
-    """One that every user may look into: pytest's own are closed."""
+    """A folder that every user may look into: pytest's own are closed."""
     folder = Path(tempfile.mkdtemp(prefix="forebay-image-"))
     folder.chmod(0o755)
     yield folder

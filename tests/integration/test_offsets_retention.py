@@ -21,7 +21,7 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 def forget_commits(pool: LivePool) -> None:
-    """As brokers do when a group had no member for long; they refuse it while it has some."""
+    """Deletes the commits, as brokers do when a group had no member for long; they refuse it while it has some."""
     groups = [*(pool.topics.group(tier) for tier in TIERS), pool.topics.retry_group]
     admin = pool.kafka.admin()  # must outlive what it was asked
     for deleted in admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS_MAX).values():

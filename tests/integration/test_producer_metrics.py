@@ -1,4 +1,4 @@
-"""What a client counts on a real broker."""
+"""Metrics of a client on a real broker."""
 
 from __future__ import annotations
 

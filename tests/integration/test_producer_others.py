@@ -1,5 +1,5 @@
-"""What a client's wait for its own outcomes costs where others write much more: a worker in memory answers, the broker
-is a real one."""
+"""A client's wait for its own outcomes where others write much more: a worker in memory answers, the broker is a real
+one."""
 
 from __future__ import annotations
 

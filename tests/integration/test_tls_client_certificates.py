@@ -1,4 +1,4 @@
-"""What the Kafka client does when its certificate's file changes, seen from the TLS listener that it comes to."""
+"""The Kafka client after its certificate's file changes, seen from the TLS listener that it connects to."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ANSWER_SECONDS_MAX = 30.0
 
 
 def send(pool: LivePool, topic: str, prefix: str, count: int, payload: Any) -> list[str]:
-    """As any client, one that does not know the old topic."""
+    """Sends as a client does that does not know the old topic."""
     producer = Producer({"bootstrap.servers": pool.kafka.bootstrap_servers, "acks": "all", "logger": LOG})
     ids = [f"{prefix}-{number}" for number in range(count)]
     failures: list[str] = []

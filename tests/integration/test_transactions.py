@@ -60,7 +60,7 @@ def request(producer: Producer, topic: str, request_id: str, payload: Any, *, pa
 
 
 def waiting(pool: LivePool) -> dict[str, int]:
-    """As `forebay backlog` counts it."""
+    """Waiting requests as `forebay backlog` counts them."""
     [record] = command_of(pool).run("backlog", "--output", "json", "--interval", "0.1").records
     return {tier: figures["waiting"] for tier, figures in record["tiers"].items()}
 

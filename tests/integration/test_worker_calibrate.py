@@ -31,7 +31,7 @@ SHORT = ["--prompt-tokens", str(PROMPT_TOKENS), "--output-tokens", str(OUTPUT_TO
 
 
 def physical_seconds(in_flight: int) -> float:
-    """What a request takes among so many: its own steps, and what the prompts of the others add to them."""
+    """Time of a request among others: its own steps, and those that the others' prompts add."""
     steps = OUTPUT_TOKENS * PHYSICS.a_seconds
     own = (OUTPUT_TOKENS - 1) * PHYSICS.b_seconds + PROMPT_TOKENS * PHYSICS.c_seconds
     return steps + own * in_flight

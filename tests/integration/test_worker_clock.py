@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HOUR_SECONDS = 3_600
 HOUR_MS = HOUR_SECONDS * 1000
 LATE_MS = 1_000
-"""What a busy machine may make of a few milliseconds."""
+"""Upper bound on a few milliseconds on a busy machine."""
 
 NOW = SystemClock()
 

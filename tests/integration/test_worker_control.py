@@ -41,7 +41,7 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def handle(pool: LivePool, request_id: str, *, of: str | None = None) -> Submitted:
-    """What the client's `submit` returns for a request of the pool; ``of``: with the place of another one."""
+    """A handle as the client's `submit` returns it for a request of the pool; ``of``: with the place of another one."""
     place = pool.accepted[of or request_id]
     topic = pool.topics.requests(place.tier)
     return Submitted(request_id=request_id, topic=topic, partition=place.partition, offset=place.offset, enqueued_at=0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.workers import NewWorker
 
 COMMIT_AGE_SECONDS_MAX = 2.0
-"""How old the last commit may be at a crash: ten times the interval, for a busy machine."""
+"""Upper bound on the age of the last commit at a crash: ten times the interval, for a busy machine."""
 
 
 def test_a_killed_worker_loses_nothing(pool: LivePool, new_worker: NewWorker, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What cannot be read is kept as it came, and holds nothing up."""
+"""Unreadable records are kept as they came, and hold nothing up."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOREIGN_HEADERS: list[tuple[str, bytes | None]] = [
 
 
 def headers_of(letter: Message) -> list[tuple[str, bytes | None]]:
-    """As they were read; the client's own type says more than it does."""
+    """Headers as they were read; the client's own type allows more."""
     return cast("list[tuple[str, bytes | None]]", letter.headers() or [])
 
 

@@ -138,7 +138,7 @@ class Sender:
         )
 
     def send(self, value: bytes) -> KafkaError | None:
-        """What the broker says to it."""
+        """Sends a value; returns the error of its delivery."""
         said: list[KafkaError | None] = []
         self._producer.produce(
             self._pool.topics.requests(Tier.LOW), value, partition=0, on_delivery=lambda error, _: said.append(error)

@@ -50,7 +50,7 @@ def stub(compiled: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> NvmlStub:
 
 
 class Follower:
-    """What a `GpuProcess` said: the last reading and what was wrong in it, and every error."""
+    """Observations of a `GpuProcess`: the last reading and its problems, and every error."""
 
     def __init__(self) -> None:
         self.reading: GpuReading | None = None

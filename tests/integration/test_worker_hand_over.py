@@ -1,4 +1,5 @@
-"""Hand-over: a worker that must let go of a partition finishes what it runs, and the next one waits for word of it."""
+"""Hand-over: a worker that must release a partition finishes its running requests, and the next one waits for its
+notice."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ LET_GO_SECONDS_MAX = 5.0
 
 
 def let_go_seconds(worker: WorkerProcess) -> float:
-    """From the moment it began to drain until its last partition was let go of, by its log."""
+    """Time from the beginning of the drain until the last partition was released, by the worker's log."""
     [draining] = worker.logged("draining")
     gone = worker.logged("partitions let go")
     assert gone

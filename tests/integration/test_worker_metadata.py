@@ -1,4 +1,4 @@
-"""What a commit says beyond its offset: read back after a crash, subtracted from the backlog, ignored if foreign."""
+"""Commit metadata: read back after a crash, subtracted from the backlog, ignored if foreign."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_metadata_that_another_client_committed_is_ignored_with_one_warning(
 
 
 def commit(pool: LivePool, tier: Tier, partition: TopicPartition) -> None:
-    """As a tool does that moves a group's offsets."""
+    """Commits as a tool does that moves a group's offsets."""
     consumer = Consumer(
         {
             **pool.kafka.connection.properties,

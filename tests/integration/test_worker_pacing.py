@@ -30,7 +30,7 @@ TTL_MS = 600_000
 
 @pytest.fixture
 def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlStub:
-    """One GPU, as the stub of its driver tells it to the worker's processes."""
+    """One GPU, as the stub of its driver shows it to the worker's processes."""
     stub = NvmlStub(tmp_path / "nvml")
     for name, value in stub.environment.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""What a worker writes is read by clients in any language, without a codec that they would have to install."""
+"""Clients in any language read a worker's records without a codec that they would have to install."""
 
 from __future__ import annotations
 

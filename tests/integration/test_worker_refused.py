@@ -51,7 +51,7 @@ def guarded(
 
 
 def readiness(worker: WorkerProcess) -> str:
-    """What /readyz says is wrong."""
+    """Problems in /readyz."""
     status, said = worker.get("/readyz")
     return said if status == 503 else ""
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.workers import NewWorker
 
 LATE_SECONDS_MAX = 0.5
-"""How late a due retry may be while the worker is idle."""
+"""Upper bound on the lateness of a due retry while the worker is idle."""
 
 PASSING = [f"passing-{number}" for number in range(6)]
 """They fail twice, then they are answered."""
