@@ -1,20 +1,13 @@
-"""The sandbox's Kafka is a real one: it keeps what it acknowledged, breaks as told, and goes when its owner goes."""
+"""The sandbox's Kafka is a real one: it keeps what it acknowledged, and breaks as told."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-import subprocess
-import sys
-import time
-from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psutil
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
 from forebay_sandbox.kafka import local as kafka_module
@@ -23,43 +16,13 @@ from forebay_sandbox.kafka.local import LocalKafka, free_port, running_kafka
 from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.kafka.tools import console_producer, run_tool
 from forebay_sandbox.process import processes_of
-from forebay_sandbox.testing.proxy import BLACK_HOLE, CUT, PASS, Link, TcpProxy
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
-from forebay_schemas.kafka.clients import create_client
-from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from forebay_sandbox.testing.pytest_plugin import NewKafka
-
-_COMMAND = [sys.executable, "-c", "from forebay_sandbox.cli import main; main()", "kafka"]
-_LONG_SECONDS = 60.0
-
-
-def _producer(bootstrap_servers: str, **settings: Any) -> Producer:
-    config = {"bootstrap.servers": bootstrap_servers, "acks": "all", "linger.ms": 0}
-    return create_client(Producer, config | {name.replace("_", "."): value for name, value in settings.items()})
-
-
-def _produce(producer: Producer, topic: str, value: bytes) -> KafkaError | None:
-    """Produce one record and wait for what becomes of it."""
-    outcomes: list[KafkaError | None] = []
-    producer.produce(topic, value, on_delivery=lambda error, _message: outcomes.append(error))
-    producer.flush(_LONG_SECONDS)
-    assert outcomes, "no delivery report"
-    return outcomes[0]
-
-
-def _values(access: KafkaAccess, topic: str) -> list[bytes | None]:
-    return [message.value() for message in access.read_all(topic)]
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+from harness.records import _LONG_SECONDS, _only, _produce, _producer, _values
 
 
 def test_what_is_acknowledged_can_be_read_in_order(kafka: KafkaAccess) -> None:
@@ -161,75 +124,6 @@ def test_a_paused_broker_can_be_stopped_and_started_tidily(trio: LocalKafka) -> 
         broker.start()
 
 
-def _only(port: int) -> KafkaAccess:
-    return KafkaAccess(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}", properties={}))
-
-
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalKafka, TcpProxy]]:
-    """A broker whose second listener is reached through a proxy only."""
-    port = free_port()
-    with TcpProxy(target_port=port) as proxy:
-        listener = Listener(name="PROXIED", port=port, advertised_port=proxy.port)
-        spec = ClusterSpec(brokers=(BrokerSpec(listeners=(Listener(name="DIRECT"), listener)),))
-        with kafka_module.local_kafka(spec, log_dir=tmp_path_factory.mktemp("proxied-log")) as cluster:
-            yield cluster, proxy
-
-
-@pytest.fixture
-def through_proxy(proxied: tuple[LocalKafka, TcpProxy]) -> Iterator[tuple[LocalKafka, TcpProxy, Producer]]:
-    """The cluster, its proxy letting everything pass, and a producer that has just written through it."""
-    cluster, proxy = proxied
-    proxy.set(PASS)
-    assert cluster.bootstrap_of("PROXIED") == f"127.0.0.1:{proxy.port}"
-    settings = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 100, "enable_idempotence": True}
-    producer = _producer(cluster.bootstrap_of("PROXIED"), **settings)
-    assert _produce(producer, cluster.create_topic(), b"warm") is None
-    yield cluster, proxy, producer
-    proxy.set(PASS)
-
-
-def test_a_producer_waits_out_a_cut_link(through_proxy: tuple[LocalKafka, TcpProxy, Producer]) -> None:
-    cluster, proxy, producer = through_proxy
-    topic = cluster.create_topic()
-    assert _produce(producer, topic, b"before") is None
-
-    proxy.set(CUT)
-    producer.produce(topic, b"during")
-    assert producer.flush(0.5) == 1
-    assert _values(cluster, topic) == [b"before"]
-    proxy.set(PASS)
-
-    assert producer.flush(_LONG_SECONDS) == 0
-    assert _values(cluster, topic) == [b"before", b"during"]
-
-
-def test_a_producer_waits_out_a_black_hole(through_proxy: tuple[LocalKafka, TcpProxy, Producer]) -> None:
-    cluster, proxy, producer = through_proxy
-    topic = cluster.create_topic()
-    assert _produce(producer, topic, b"before") is None
-
-    proxy.set(BLACK_HOLE)
-    producer.produce(topic, b"during")
-    assert producer.flush(0.5) == 1
-    assert _values(cluster, topic) == [b"before"]
-    proxy.set(PASS)
-
-    assert producer.flush(_LONG_SECONDS) == 0
-    assert _values(cluster, topic) == [b"before", b"during"]
-
-
-def test_a_delay_is_seen_by_a_producer_each_way(through_proxy: tuple[LocalKafka, TcpProxy, Producer]) -> None:
-    cluster, proxy, producer = through_proxy
-    topic = cluster.create_topic()
-    assert _produce(producer, topic, b"before") is None
-
-    proxy.set(Link(delay_seconds=0.25))
-    start = time.monotonic()
-    assert _produce(producer, topic, b"slow") is None
-    assert time.monotonic() - start >= 0.5
-
-
 @pytest.mark.long
 def test_brokers_take_any_properties_such_as_passwords_and_acls(new_kafka: NewKafka) -> None:
     listeners = (Listener(name="DIRECT"), Listener(name="SASL", protocol="SASL_PLAINTEXT"))
@@ -300,110 +194,3 @@ def test_a_cluster_that_is_given_is_used_and_left_alone(kafka: KafkaAccess, monk
         topic = given.create_topic()
 
     assert topic in kafka.admin().list_topics(timeout=_LONG_SECONDS).topics
-
-
-_OWNER = """
-import sys, time
-from forebay_sandbox.kafka.local import local_kafka
-with local_kafka() as cluster:
-    print(cluster.token, cluster.data_dir, flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.long
-def test_a_killed_owner_leaves_no_broker_and_no_data_even_if_the_broker_is_paused() -> None:
-    with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        token, data_dir = owner.stdout.readline().split()
-        assert Path(data_dir).is_dir()
-        (broker,) = processes_of(token)
-        broker.suspend()
-        owner.kill()
-
-    _wait(lambda: not processes_of(token), "the broker is killed")
-    _wait(lambda: not Path(data_dir).exists(), "its data is deleted")
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs `forebay-sandbox kafka` with arguments in a folder of its own; at the end nothing of it is left."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOREBAY_")}
-
-    def run(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*_COMMAND, *args],
-            cwd=tmp_path,
-            env=environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    with ExitStack() as stack:
-        stack.callback(run, "down", "--delete")
-        yield run
-
-
-@pytest.mark.long
-def test_a_kafka_that_is_up_outlives_the_command_and_keeps_its_data(
-    service: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    nothing = service("status")
-    assert nothing.returncode == 1
-    assert nothing.stderr.startswith(f"looked in {tmp_path / '.sandbox/kafka'};")
-    first = service("up", "--port", "0")
-    assert (first.returncode, first.stderr) == (0, f"Kafka is up; logs and data: {tmp_path / '.sandbox/kafka'}\n")
-    servers = first.stdout.strip()
-    again = service("up", "--output", "json")
-    assert again.returncode == 0
-    assert json.loads(again.stdout)["started"] is False
-    assert json.loads(again.stdout)["bootstrap_servers"] == servers
-
-    topic = _only(int(servers.rpartition(":")[2])).create_topic()
-    assert service("tool", "console-producer", "--topic", topic, stdin="kept\n").returncode == 0
-    answer = service("status", "--output", "json")
-    assert answer.returncode == 0
-    (pid,) = json.loads(answer.stdout)["pids"]
-
-    psutil.Process(pid).kill()
-    _wait(lambda: service("status").returncode == 1, "the death is noticed")
-    assert service("up", "--port", servers.rpartition(":")[2]).stdout.strip() == servers
-    assert _values(_only(int(servers.rpartition(":")[2])), topic) == [b"kept"]
-
-    assert service("down").stdout == "stopped\n"
-    assert service("down").stdout.startswith(f"was not running; looked in {tmp_path / '.sandbox/kafka'}")
-    assert (tmp_path / ".sandbox/kafka/broker-1.log").stat().st_size > 0
-    assert service("down", "--delete").returncode == 0
-    assert not (tmp_path / ".sandbox/kafka").exists()
-
-
-def test_up_refuses_what_cannot_be(service: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        port = stranger.getsockname()[1]
-        refused = service("up", "--port", str(port))
-    assert refused.returncode == 1
-    assert refused.stderr.startswith(f"forebay-sandbox: port {port} on 127.0.0.1 is in use")
-    assert "--port" in refused.stderr
-
-    refused = service("up", "--brokers", "2")
-    assert refused.returncode == 2
-    assert refused.stderr == "forebay-sandbox: --brokers: 2 is not possible; give 1 or 3\n"
-
-    refused = service("tool", "topik")
-    assert refused.returncode == 2
-    assert "did you mean topics?" in refused.stderr
-
-
-def test_a_folder_that_is_not_ours_is_not_deleted(
-    service: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "file").touch()
-
-    refused = service("down", "--delete", "--data-dir", "precious")
-
-    assert refused.returncode == 2
-    assert (tmp_path / "precious" / "file").exists()
