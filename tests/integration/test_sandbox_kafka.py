@@ -17,22 +17,22 @@ from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.kafka.tools import console_producer, run_tool
 from forebay_sandbox.process import processes_of
 from forebay_schemas.contract.topics import LATER_BYTES_MAX
+from harness.records import LONG_SECONDS, one_broker, plain_producer, produce, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay_sandbox.testing.pytest_plugin import NewKafka
-from harness.records import _LONG_SECONDS, _only, _produce, _producer, _values
 
 
 def test_what_is_acknowledged_can_be_read_in_order(kafka: KafkaAccess) -> None:
     topic = kafka.create_topic(partitions=3)
-    producer = _producer(kafka.bootstrap_servers)
+    producer = plain_producer(kafka.bootstrap_servers)
     for number in range(300):
         producer.produce(topic, str(number).encode(), partition=number % 3)
-    producer.flush(_LONG_SECONDS)
+    producer.flush(LONG_SECONDS)
 
-    numbers = [int(value or b"") for value in _values(kafka, topic)]
+    numbers = [int(value or b"") for value in values_of(kafka, topic)]
     assert numbers == [*range(0, 300, 3), *range(1, 300, 3), *range(2, 300, 3)]
 
 
@@ -43,19 +43,19 @@ def test_an_empty_topic_reads_as_nothing(kafka: KafkaAccess) -> None:
 def test_the_largest_record_of_the_contract_fits(kafka: KafkaAccess) -> None:
     topic = kafka.create_topic(config={"max.message.bytes": str(LATER_BYTES_MAX)})
     value = os.urandom(LATER_BYTES_MAX - 1024)
-    producer = _producer(kafka.bootstrap_servers, message_max_bytes=LATER_BYTES_MAX)
+    producer = plain_producer(kafka.bootstrap_servers, message_max_bytes=LATER_BYTES_MAX)
 
-    assert _produce(producer, topic, value) is None
-    assert _values(kafka, topic) == [value]
+    assert produce(producer, topic, value) is None
+    assert values_of(kafka, topic) == [value]
 
 
 def test_a_topic_is_not_made_by_writing_to_it(kafka: KafkaAccess) -> None:
-    producer = _producer(kafka.bootstrap_servers, topic_metadata_propagation_max_ms=100)
+    producer = plain_producer(kafka.bootstrap_servers, topic_metadata_propagation_max_ms=100)
 
-    error = _produce(producer, "never-made", b"x")
+    error = produce(producer, "never-made", b"x")
     assert error is not None
     assert error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-    assert "never-made" not in kafka.admin().list_topics(timeout=_LONG_SECONDS).topics
+    assert "never-made" not in kafka.admin().list_topics(timeout=LONG_SECONDS).topics
 
 
 @pytest.mark.long
@@ -87,25 +87,25 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalKafka]:
 @pytest.mark.long
 def test_three_brokers_lose_nothing_when_one_is_killed_and_comes_back(trio: LocalKafka) -> None:
     topic = trio.create_topic(partitions=3, config={"min.insync.replicas": "2"})
-    producer = _producer(trio.bootstrap_servers)
+    producer = plain_producer(trio.bootstrap_servers)
     broker = trio.brokers[1]
     ports = dict(broker.ports)
-    assert _produce(producer, topic, b"before") is None
+    assert produce(producer, topic, b"before") is None
 
     broker.kill()
     assert broker.pid is None
-    assert all(_produce(producer, topic, f"while {i}".encode()) is None for i in range(10))
+    assert all(produce(producer, topic, f"while {i}".encode()) is None for i in range(10))
     broker.start()
 
     assert broker.ports == ports
-    assert sorted(_values(trio, topic)) == sorted([b"before", *(f"while {i}".encode() for i in range(10))])  # type: ignore[type-var]
+    assert sorted(values_of(trio, topic)) == sorted([b"before", *(f"while {i}".encode() for i in range(10))])  # type: ignore[type-var]
 
 
 def test_a_broker_that_is_paused_answers_again_after_it_is_resumed(trio: LocalKafka) -> None:
     broker = trio.brokers[2]
     broker.pause()
     with pytest.raises(KafkaException):
-        _only(broker.ports["DIRECT"]).admin().list_topics(timeout=1)
+        one_broker(broker.ports["DIRECT"]).admin().list_topics(timeout=1)
     broker.resume()
 
     broker.wait_ready(beside=trio.brokers)
@@ -145,15 +145,15 @@ def test_brokers_take_any_properties_such_as_passwords_and_acls(new_kafka: NewKa
 
     def outcome(user: str, password: str) -> KafkaError | None:
         settings = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "message_timeout_ms": 3000}
-        producer = _producer(cluster.bootstrap_of("SASL"), sasl_username=user, sasl_password=password, **settings)
-        return _produce(producer, topic, user.encode())
+        producer = plain_producer(cluster.bootstrap_of("SASL"), sasl_username=user, sasl_password=password, **settings)
+        return produce(producer, topic, user.encode())
 
     assert outcome("writer", "pässword") is None
     refused = outcome("stranger", "other")
     assert refused is not None
     assert refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     assert outcome("writer", "wrong") is not None
-    assert _values(cluster, topic) == [b"writer"]
+    assert values_of(cluster, topic) == [b"writer"]
 
 
 @pytest.mark.long
@@ -166,7 +166,7 @@ def test_a_picked_port_that_someone_takes_first_is_picked_again(
         cluster = new_kafka()
 
     assert next(picks, None) is None
-    assert cluster.admin().list_topics(timeout=_LONG_SECONDS).brokers
+    assert cluster.admin().list_topics(timeout=LONG_SECONDS).brokers
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_named(new_kafka: NewKafka) -> None:
@@ -193,4 +193,4 @@ def test_a_cluster_that_is_given_is_used_and_left_alone(kafka: KafkaAccess, monk
         assert not isinstance(given, LocalKafka)
         topic = given.create_topic()
 
-    assert topic in kafka.admin().list_topics(timeout=_LONG_SECONDS).topics
+    assert topic in kafka.admin().list_topics(timeout=LONG_SECONDS).topics

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,22 +15,13 @@ import psutil
 import pytest
 
 from forebay_sandbox.process import processes_of
+from harness.records import one_broker, values_of
+from harness.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-from harness.records import _LONG_SECONDS, _only, _values
-
 _COMMAND = [sys.executable, "-c", "from forebay_sandbox.cli import main; main()", "kafka"]
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _LONG_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 _OWNER = """
 import sys, time
 from forebay_sandbox.kafka.local import local_kafka
@@ -51,8 +41,8 @@ def test_a_killed_owner_leaves_no_broker_and_no_data_even_if_the_broker_is_pause
         broker.suspend()
         owner.kill()
 
-    _wait(lambda: not processes_of(token), "the broker is killed")
-    _wait(lambda: not Path(data_dir).exists(), "its data is deleted")
+    wait_until("the broker is killed", lambda: not processes_of(token))
+    wait_until("its data is deleted", lambda: not Path(data_dir).exists())
 
 
 @pytest.fixture
@@ -92,16 +82,16 @@ def test_a_kafka_that_is_up_outlives_the_command_and_keeps_its_data(
     assert json.loads(again.stdout)["started"] is False
     assert json.loads(again.stdout)["bootstrap_servers"] == servers
 
-    topic = _only(int(servers.rpartition(":")[2])).create_topic()
+    topic = one_broker(int(servers.rpartition(":")[2])).create_topic()
     assert service("tool", "console-producer", "--topic", topic, stdin="kept\n").returncode == 0
     answer = service("status", "--output", "json")
     assert answer.returncode == 0
     (pid,) = json.loads(answer.stdout)["pids"]
 
     psutil.Process(pid).kill()
-    _wait(lambda: service("status").returncode == 1, "the death is noticed")
+    wait_until("the death is noticed", lambda: service("status").returncode == 1)
     assert service("up", "--port", servers.rpartition(":")[2]).stdout.strip() == servers
-    assert _values(_only(int(servers.rpartition(":")[2])), topic) == [b"kept"]
+    assert values_of(one_broker(int(servers.rpartition(":")[2])), topic) == [b"kept"]
 
     assert service("down").stdout == "stopped\n"
     assert service("down").stdout.startswith(f"was not running; looked in {tmp_path / '.sandbox/kafka'}")
