@@ -1,10 +1,10 @@
-"""One history: drawn from a seed, run in virtual time, checked at every step."""
+"""One history: a plan, run in virtual time, checked at every step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
@@ -13,17 +13,17 @@ import msgspec
 
 from forebay_schemas.contract.control import Control, ControlAction, control_key, encode_control
 from forebay_schemas.contract.offsets_metadata import METADATA_BYTES_MAX
-from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
-from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.settings import WorkerSettings
-from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Latency, Mode
+from simulation.backend import ANSWERS_TO_ALL, Backend, Kind, Mode
 from simulation.broker import Broker, FaultRates
 from simulation.causes import Causes
 from simulation.executions import Executions, Place
 from simulation.groups import ClassicGroup, ConsumerGroup
 from simulation.ledger import Ledger, Violation
 from simulation.oracle import Oracle
+from simulation.plan import MEMORY_BYTES_MAX, Plan, draw_plan
 from simulation.process import Cluster, Patch
 from simulation.scheduler import Scheduler
 
@@ -34,32 +34,6 @@ IDLE_SECONDS_MAX = 150.0
 WORKERS_MAX = 4
 TRICKLE_SECONDS = 20.0
 EVENTS_SHOWN = 80
-MEMORY_BYTES_MAX = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What a seed stands for."""
-
-    seed: int
-    tiers: list[Tier]
-    partitions: int
-    uses_consumer_protocol: bool
-    has_wrong_clocks: bool
-    workers: int
-    limit: int
-    max_retries: int
-    drain_seconds: float
-    fault_seconds: float
-    requests: int
-    gap_rate: float
-    latency: Latency
-    rates: FaultRates
-    bounds: Bounds
-    control_share: float
-    fetch_seconds_max: float
-    scaled_to_zero_at: float | None
-    faults: list[tuple[float, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,85 +48,6 @@ class Report:
     causes: dict[str, int]
     last_events: list[str]
     cpu_seconds: float
-
-
-def draw_plan(seed: int) -> Plan:
-    """The plan of a seed."""
-    random = Random(seed)
-    tiers = [tier for tier in TIERS if random.random() < 0.5] or [random.choice(TIERS)]
-    fault_seconds = random.uniform(10, 40)
-    is_rough = random.random() < 0.6
-
-    def rate(share: float, most: float) -> float:
-        return random.random() * most if is_rough and random.random() < share else 0.0
-
-    rates = FaultRates(
-        produce_failed=rate(0.3, 0.3),
-        produce_failed_but_written=rate(0.3, 0.2),
-        produce_slow=rate(0.2, 0.2),
-        produce_queue_full=rate(0.2, 0.2),
-        commit_failed=rate(0.4, 0.5),
-        commit_partly_failed=rate(0.3, 0.5),
-        commit_failed_but_written=rate(0.3, 0.3),
-        commit_answer_lost=rate(0.2, 0.1),
-        commit_slow=rate(0.2, 0.1),
-        committed_failed=rate(0.4, 0.6),
-        read_raises=rate(0.4, 0.3),
-        read_error_event=rate(0.3, 0.3),
-        lookup_failed=rate(0.2, 0.3),
-    )
-    # From a generator of their own, as with controls below.
-    more = Random(seed + 7_000_003)
-    if more.random() < 0.3:
-        rates.last_commit_failed = more.choice((0.3, 0.8))
-    if more.random() < 0.12:
-        rates.commit_slow, rates.commit_slow_seconds = 0.3, 25.0
-        rates.commit_failed = max(rates.commit_failed, 0.3)
-    is_small = random.random() < 0.5
-    lookahead = random.choice((2, 4, 8)) if is_small else BOUNDS.lookahead_records_min
-    bounds = Bounds(
-        lookahead_records_min=lookahead,
-        lookahead_records_max=lookahead if is_small else BOUNDS.lookahead_records_max,
-        retry_room_records=random.choice((1, 2, 8)) if is_small else 256,
-        parked_records_max=random.choice((2, 4)) if is_small else 64,
-        reported_requests_max=random.choice((3, 10)) if is_small else 50_000,
-        undelivered_records_max=random.choice((1, 3, 10)) if is_small else 20_000,
-        notices_max=random.choice((20, 50)) if is_small else 10_000,
-        metadata_bytes_max=random.choice((24, 50, 90)) if random.random() < 0.2 else METADATA_BYTES_MAX,
-        result_bytes_max=8_192,
-        request_overhead_bytes=Random(seed + 17_000_003).choice(
-            (BOUNDS.request_overhead_bytes,) * 3 + (MEMORY_BYTES_MAX // 2,)
-        ),
-    )
-    kinds = ["kill", "stop", "term", "add", "cut", "brokers", "backend", "refuse", "restart", "grow", "truncate"]
-    weights = [6, 4, 6, 4, 3, 2, 4, 1, 5, 1, 0.5]
-    chosen = random.choices(kinds, weights, k=random.choice((0, 1, 2, 3, 4, 6, 8)))
-    return Plan(
-        seed=seed,
-        tiers=tiers,
-        partitions=random.choice((1, 2, 3)),
-        uses_consumer_protocol=random.random() < 0.3,
-        workers=random.choice((1, 2, 2, 3)),
-        limit=random.choice((1, 2, 4, 8)),
-        max_retries=random.choice((0, 1, 3, 3)),
-        drain_seconds=random.choice((0.0, 3.0, 30.0)),
-        fault_seconds=fault_seconds,
-        requests=random.randint(10, 60),
-        gap_rate=random.choice((0.0, 0.0, 0.1, 0.4)),
-        latency=Latency(
-            typical=random.choice((0.1, 0.3, 1.0, 2.0)),
-            long=random.choice((3.0, 30.0)),
-            long_share=random.random() * 0.1,
-        ),
-        rates=rates,
-        bounds=bounds,
-        faults=sorted((random.uniform(1, fault_seconds), kind) for kind in chosen),
-        has_wrong_clocks=random.random() < 0.3,
-        # From a generator of its own: what a seed stood for before there were any is left as it was.
-        control_share=Random(seed + 2_000_003).choice((0.0, 0.1, 0.3, 0.8)),
-        fetch_seconds_max=Random(seed + 5_000_003).choice((0.0, 0.0, 1.0, 6.0)),
-        scaled_to_zero_at=more.uniform(5, fault_seconds) if more.random() < 0.2 else None,
-    )
 
 
 class History:
