@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from zlib import crc32
 
 from forebay_schemas import clock as schemas_clock
-from forebay_schemas.contract.envelope import Request
 from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.contract.topics import Pool
-from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaSource
-from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.permissions import Access
 from forebay_worker.bounds import Bounds
-from forebay_worker.cluster import startup
 from forebay_worker.cluster.topic_watch import LOOK_SECONDS
 from forebay_worker.dispatch.failure_policy import SUSPECTS_MAX
 from forebay_worker.dispatch.suspects import Phase
@@ -36,6 +29,7 @@ from simulation.follower import Follower
 from simulation.oracle import Oracle
 from simulation.producer import SimulatedProducer
 from simulation.scheduler import Clock, Process, Scheduler, threading_in
+from simulation.surroundings import DeadlyReader, NoOps, NoSignals, SimulatedCluster
 
 Patch = tuple[Any, str, Any]
 
@@ -44,65 +38,6 @@ LOOKAHEAD_RECORDS_CHECKED_MAX = 1_000
 """A lookahead that may grow beyond it has no bound that a short history could reach."""
 
 CLOCK_ERRORS_MS = (3_600_000, -3_600_000, 1_500)
-
-
-class _NoOps:
-    async def start(self, *, host: str, port: int) -> int:
-        del host
-        return port
-
-    async def stop(self) -> None:
-        """Nothing listens."""
-
-
-class _NoSignals:
-    async def start(self) -> None:
-        """There is nothing to look at."""
-
-    async def stop(self) -> None:
-        """Nothing was started."""
-
-    def latest_engine(self, now: float) -> None:
-        del now
-
-    def latest_gpu(self, now: float) -> None:
-        del now
-
-    def sources(self, now: float) -> dict[str, dict[str, Any]]:
-        del now
-        return {}
-
-
-class _SimulatedCluster(startup.Cluster):
-    """Brokers that allow everything and always answer."""
-
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, worker_id: str, broker: Broker) -> None:
-        super().__init__(connection, pool=pool, worker_id=worker_id)
-        self._broker = broker
-
-    def require_usable(self) -> dict[str, int]:
-        return {topic: len(logs) for topic, logs in self._broker.topics.items()}
-
-    def lacking(self) -> list[Access]:
-        return []
-
-    def topic_ids(self, topics: Collection[str]) -> dict[str, int]:
-        return {topic: crc32(topic.encode()) for topic in topics}
-
-
-class _DeadlyReader(EnvelopeReader):
-    """Some records kill the process that decodes them."""
-
-    __slots__ = ("_die",)
-
-    def __init__(self, source: SchemaSource, *, die: Callable[[str], None], **more: Any) -> None:
-        super().__init__(source, **more)
-        self._die = die
-
-    def read(self, value: bytes | None, *, content_type: str | None = None) -> Request:
-        request = super().read(value, content_type=content_type)
-        self._die(request.request_id)
-        return request
 
 
 @dataclass(slots=True, eq=False)
@@ -310,17 +245,17 @@ class Cluster:
         return World(
             clock=self._make_clock(),
             connection=connection,
-            cluster=_SimulatedCluster(
+            cluster=SimulatedCluster(
                 connection, pool=settings.pool_topics(), worker_id=settings.worker_id, broker=self._broker
             ),
             make_producer=lambda _: SimulatedProducer(broker=self._broker, process=process),
             make_consumer=partial(self._make_consumer, process),
             backend_kind="http",
             make_backend=partial(self._make_backend, running),
-            signals=_NoSignals(),
+            signals=NoSignals(),
             make_tracing=lambda _: NO_TRACING,
-            make_ops=lambda _: _NoOps(),
-            make_envelope_reader=partial(_DeadlyReader, die=partial(self._dies_decoding, running)),
+            make_ops=lambda _: NoOps(),
+            make_envelope_reader=partial(DeadlyReader, die=partial(self._dies_decoding, running)),
             make_event=threading.Event,
             start_thread=threading.start,
             tiers=tuple(self._tiers),
