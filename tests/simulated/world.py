@@ -32,7 +32,9 @@ class _NoBackend:
         """It holds nothing."""
 
 
-class _NoOps:
+class NoOps:
+    """The operations port of a worker that nobody asks."""
+
     def __init__(self, pages: OpsPages) -> None:
         self.pages = pages
 
@@ -57,7 +59,7 @@ def empty_world(settings: WorkerSettings, **changes: Any) -> World:
         make_backend=lambda _: _NoBackend(),
         signals=SignalPoller(engine=None, gpu=None, clock=clock),
         make_tracing=lambda _: NO_TRACING,
-        make_ops=_NoOps,
+        make_ops=NoOps,
         start_thread=_start_thread,
     )
     return replace(world, **changes)
@@ -65,7 +67,7 @@ def empty_world(settings: WorkerSettings, **changes: Any) -> World:
 
 def pages_of(parts: Parts) -> OpsPages:
     """What the operations port of these parts would show."""
-    assert isinstance(parts.ops, _NoOps)
+    assert isinstance(parts.ops, NoOps)
     return parts.ops.pages
 
 

@@ -48,6 +48,20 @@ class Bug:
     patches: Callable[[], list[Patch]]
 
 
+BUGS: list[Bug] = []
+
+
+def bug(name: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    """Adds a function's patches to `BUGS`."""
+
+    def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        BUGS.append(Bug(name, meaning, patches))
+        return patches
+
+    return add
+
+
+@bug("commit-past-unfinished", "the commit follows the highest finished offset, as if those below were gaps")
 def _commit_past_unfinished() -> list[Patch]:
     def finish(self: PartitionOffsets, offset: int) -> None:
         while self._pending and self._pending[0] <= offset:
@@ -56,6 +70,7 @@ def _commit_past_unfinished() -> list[Patch]:
     return [(PartitionOffsets, "finish", finish)]
 
 
+@bug("finished-before-delivery", "an offset is finished when its result is produced, not when it is delivered")
 def _finished_before_delivery() -> list[Patch]:
     real = Reporter.completed
 
@@ -66,14 +81,17 @@ def _finished_before_delivery() -> list[Patch]:
     return [(Reporter, "completed", completed)]
 
 
+@bug("no-seek-back", "after an exception from the client nothing is sought back")
 def _no_seek_back() -> list[Patch]:
     return [(Ownership, "seek_back", lambda *_args: None)]
 
 
+@bug("lost-partitions-kept", "partitions that were lost are run and committed on")
 def _lost_partitions_kept() -> list[Patch]:
     return [(Ownership, "_on_lost", lambda *_args: None)]
 
 
+@bug("withheld-run-at-once", "the new owner runs what a former owner still runs")
 def _withheld_run_at_once() -> list[Patch]:
     real = Assignment.receive
 
@@ -84,6 +102,7 @@ def _withheld_run_at_once() -> list[Patch]:
     return [(Assignment, "receive", receive)]
 
 
+@bug("finished-forgotten-at-revocation", "what finished just before a revocation is not drained")
 def _finished_forgotten_at_revocation() -> list[Patch]:
     real = Ownership._let_go
 
@@ -95,6 +114,7 @@ def _finished_forgotten_at_revocation() -> list[Patch]:
     return [(Ownership, "_let_go", let_go)]
 
 
+@bug("retry-without-delay", "a retry runs as soon as it is read")
 def _retry_without_delay() -> list[Patch]:
     return [(Intake, "_wait_seconds", lambda _self, _work: 0.0)]
 
@@ -112,18 +132,22 @@ def _without_header(name: str, value: bytes | None) -> list[Patch]:
     return [(outcome, "retry_record", retry_record)]
 
 
+@bug("attempts-start-anew", "the attempt is not counted on from one hop to the next")
 def _attempts_start_anew() -> list[Patch]:
     return _without_header(ATTEMPT, b"1")
 
 
+@bug("deadline-starts-anew", "a retry forgets when its request was first enqueued")
 def _deadline_starts_anew() -> list[Patch]:
     return _without_header(FIRST_ENQUEUED_AT, None)
 
 
+@bug("own-clock", "deadlines go by a worker's own clock, however wrong")
 def _own_clock() -> list[Patch]:
     return [(BrokerClock, "_choose", lambda _: None)]
 
 
+@bug("breaker-charges", "a request is charged for a backend that serves nobody")
 def _breaker_charges() -> list[Patch]:
     def backend_failed(self: Charging, work: Any, failure: Any, now: float) -> None:
         self.charge(work, failure, now)
@@ -131,6 +155,7 @@ def _breaker_charges() -> list[Patch]:
     return [(Charging, "backend_failed", backend_failed)]
 
 
+@bug("errors-to-all-charge", "a request is charged for an error that all get")
 def _errors_to_all_charge() -> list[Patch]:
     def blame(_self: FailurePolicy, failure: Any) -> Blame:
         return Blame.BACKEND if failure.of_backend else Blame.REQUEST
@@ -138,6 +163,7 @@ def _errors_to_all_charge() -> list[Patch]:
     return [(FailurePolicy, "blame", blame)]
 
 
+@bug("old-answers-convict", "an answer to what was let in before charges what was refused since")
 def _old_answers_convict() -> list[Patch]:
     real = FailurePolicy.answered
 
@@ -148,10 +174,12 @@ def _old_answers_convict() -> list[Patch]:
     return [(FailurePolicy, "answered", answered)]
 
 
+@bug("alone-for-ever", "a request that fails alone is never charged")
 def _alone_for_ever() -> list[Patch]:
     return [(failure_policy, "LONE_TRIES_MAX", 1_000_000)]
 
 
+@bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone")
 def _slots_leak_at_rebalance() -> list[Patch]:
     real = Dispatcher._end
 
@@ -164,6 +192,7 @@ def _slots_leak_at_rebalance() -> list[Patch]:
     return [(Dispatcher, "_end", end)]
 
 
+@bug("credit-leaks", "what ends without being run never gives its credit back")
 def _credit_leaks() -> list[Patch]:
     real = Dispatcher.accept
 
@@ -177,10 +206,12 @@ def _credit_leaks() -> list[Patch]:
     return [(Dispatcher, "accept", accept)]
 
 
+@bug("metadata-ignored", "what the commit says beyond its offset is not read")
 def _metadata_ignored() -> list[Patch]:
     return [(ownership, "decode_metadata", lambda *_args: NOTHING)]
 
 
+@bug("finished-notice-ignored", "the new owner does not heed that a request ended elsewhere")
 def _finished_notice_ignored() -> list[Patch]:
     real = Assignment.heed
 
@@ -191,6 +222,7 @@ def _finished_notice_ignored() -> list[Patch]:
     return [(Assignment, "heed", heed)]
 
 
+@bug("dead-letter-left-out", "a request that failed for good is not kept")
 def _dead_letter_left_out() -> list[Patch]:
     real = Reporter._end
 
@@ -202,6 +234,7 @@ def _dead_letter_left_out() -> list[Patch]:
     return [(Reporter, "_end", end)]
 
 
+@bug("failed-produce-skipped", "an outcome that could not be delivered counts as delivered")
 def _failed_produce_skipped() -> list[Patch]:
     def later(self: Delivery, work: Any, record: Any, _error: Any) -> None:
         self._uncount(record.value)
@@ -210,10 +243,12 @@ def _failed_produce_skipped() -> list[Patch]:
     return [(Delivery, "_later", later)]
 
 
+@bug("shares-ignored", "each worker takes the backend's limit for its own")
 def _shares_ignored() -> list[Patch]:
     return [(Gate, "share_requests", property(lambda self: self.policy.limit_requests))]
 
 
+@bug("limit-ignored", "more requests are in flight than the limit says")
 def _limit_ignored() -> list[Patch]:
     real = Dispatcher.limited_by
 
@@ -224,6 +259,7 @@ def _limit_ignored() -> list[Patch]:
     return [(Dispatcher, "limited_by", limited_by)]
 
 
+@bug("memory-ignored", "requests in flight take more memory than they may")
 def _memory_ignored() -> list[Patch]:
     real = Gate.blocked_by
 
@@ -234,22 +270,27 @@ def _memory_ignored() -> list[Patch]:
     return [(Gate, "blocked_by", blocked_by)]
 
 
+@bug("crashes-not-counted", "a request that kills its worker is run for ever")
 def _crashes_not_counted() -> list[Patch]:
     return [(arrivals, "CONVICTED_CRASHES", 1_000_000)]
 
 
+@bug("suspects-beside-others", "a suspect runs beside others, and others start beside it")
 def _suspects_run_beside_others() -> list[Patch]:
     return [(Suspects, "excludes_others", property(lambda _: False))]
 
 
+@bug("decoded-beside-suspects", "records are decoded beside a suspect")
 def _intakes_decode_beside_suspects() -> list[Patch]:
     return [(Quiet, "may_read", lambda *_: True), (Quiet, "is_quiet", property(lambda _: True))]
 
 
+@bug("convicted-in-company", "who ran at two crashes is convicted, whoever ran beside it")
 def _convicted_after_two_crashes() -> list[Patch]:
     return [(arrivals, "CONVICTED_CRASHES", SUSPECT_CRASHES)]
 
 
+@bug("full-commit-paused-for-ever", "a partition taken over with a full commit is not read any more")
 def _full_commit_paused_for_ever() -> list[Patch]:
     def is_stretched(self: Ownership, key: Any, _assignment: Assignment) -> bool:
         return self.commits.metadata_bytes(key) >= self._bounds.metadata_bytes_nearly_full
@@ -257,10 +298,12 @@ def _full_commit_paused_for_ever() -> list[Patch]:
     return [(Ownership, "_is_stretched", is_stretched)]
 
 
+@bug("short-look-back", "a worker that comes late does not hear what the last one finished")
 def _short_look_back() -> list[Patch]:
     return [(coordination, "LOOK_BACK_MS", int(LEASE_SECONDS * 1000))]
 
 
+@bug("expedited-before-copied", "an offset is finished before its copy lies in high")
 def _expedited_before_copied() -> list[Patch]:
     real = Reporter.expedite
 
@@ -271,14 +314,17 @@ def _expedited_before_copied() -> list[Patch]:
     return [(Reporter, "expedite", expedite)]
 
 
+@bug("results-not-looked-through", "what has its outcome runs again after a crash")
 def _results_not_looked_through() -> list[Patch]:
     return [(SeenOutcomes, "has", lambda *_args: False)]
 
 
+@bug("look-from-now-on", "outcomes from before the assignment are not looked at")
 def _look_from_now_on() -> list[Patch]:
     return [(settled, "look_from_ms", lambda *_args, now_ms, **_more: now_ms)]
 
 
+@bug("letter-after-its-result", "a result is written before its dead letter is durable")
 def _letter_after_its_result() -> list[Patch]:
     real = Delivery.produce
 
@@ -291,10 +337,12 @@ def _letter_after_its_result() -> list[Patch]:
     return [(Delivery, "produce", produce)]
 
 
+@bug("taken-received-again", "what was handed on unread is handed on again when read")
 def _taken_received_again() -> list[Patch]:
     return [(Assignment, "take_unread", lambda *_args: None)]
 
 
+@bug("expedited-with-the-high-deadline", "an expedited request gets the default deadline of the high tier")
 def _expedited_with_the_high_deadline() -> list[Patch]:
     real = dead_letters.expedited_record
 
@@ -306,6 +354,7 @@ def _expedited_with_the_high_deadline() -> list[Patch]:
     return [(outcome, "expedited_record", expedited_record)]
 
 
+@bug("cancelled-while-running-unreported", "what is cancelled while it runs has no outcome")
 def _cancelled_while_running_unreported() -> list[Patch]:
     real = Dispatcher.gave_up
 
@@ -315,14 +364,17 @@ def _cancelled_while_running_unreported() -> list[Patch]:
     return [(Dispatcher, "gave_up", gave_up)]
 
 
+@bug("barrier-waits-for-nothing", "a partition is opened before what its former owner said was heard")
 def _barrier_waits_for_nothing() -> list[Patch]:
     return [(coordination.Coordination, "_has_reached", lambda *_args: True)]
 
 
+@bug("last-commit-ignored", "the new owner does not heed a last commit that the broker refused")
 def _last_commit_ignored() -> list[Patch]:
     return [(Assignment, "_heed_commit", lambda *_args: None)]
 
 
+@bug("last-commit-never-said", "a last commit that the broker refuses is not said to the next owner")
 def _last_commit_never_said() -> list[Patch]:
     real = Commits.commit_last
 
@@ -332,107 +384,6 @@ def _last_commit_never_said() -> list[Patch]:
     return [(Commits, "commit_last", commit_last)]
 
 
+@bug("any-answer-confirms", "the answer to a commit taken as lost confirms the one that was sent after it")
 def _any_answer_confirms() -> list[Patch]:
     return [(Commits, "_answers", lambda _self, _partition, sent: sent is not None)]
-
-
-BUGS = [
-    Bug(
-        "commit-past-unfinished",
-        "the commit follows the highest finished offset, as if those below were gaps",
-        _commit_past_unfinished,
-    ),
-    Bug(
-        "finished-before-delivery",
-        "an offset is finished when its result is produced, not when it is delivered",
-        _finished_before_delivery,
-    ),
-    Bug("no-seek-back", "after an exception from the client nothing is sought back", _no_seek_back),
-    Bug("lost-partitions-kept", "partitions that were lost are run and committed on", _lost_partitions_kept),
-    Bug("withheld-run-at-once", "the new owner runs what a former owner still runs", _withheld_run_at_once),
-    Bug(
-        "finished-forgotten-at-revocation",
-        "what finished just before a revocation is not drained",
-        _finished_forgotten_at_revocation,
-    ),
-    Bug("retry-without-delay", "a retry runs as soon as it is read", _retry_without_delay),
-    Bug("attempts-start-anew", "the attempt is not counted on from one hop to the next", _attempts_start_anew),
-    Bug("deadline-starts-anew", "a retry forgets when its request was first enqueued", _deadline_starts_anew),
-    Bug("own-clock", "deadlines go by a worker's own clock, however wrong", _own_clock),
-    Bug("breaker-charges", "a request is charged for a backend that serves nobody", _breaker_charges),
-    Bug("errors-to-all-charge", "a request is charged for an error that all get", _errors_to_all_charge),
-    Bug(
-        "old-answers-convict",
-        "an answer to what was let in before charges what was refused since",
-        _old_answers_convict,
-    ),
-    Bug("alone-for-ever", "a request that fails alone is never charged", _alone_for_ever),
-    Bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone", _slots_leak_at_rebalance),
-    Bug("credit-leaks", "what ends without being run never gives its credit back", _credit_leaks),
-    Bug("metadata-ignored", "what the commit says beyond its offset is not read", _metadata_ignored),
-    Bug(
-        "finished-notice-ignored",
-        "the new owner does not heed that a request ended elsewhere",
-        _finished_notice_ignored,
-    ),
-    Bug("dead-letter-left-out", "a request that failed for good is not kept", _dead_letter_left_out),
-    Bug(
-        "failed-produce-skipped", "an outcome that could not be delivered counts as delivered", _failed_produce_skipped
-    ),
-    Bug("shares-ignored", "each worker takes the backend's limit for its own", _shares_ignored),
-    Bug("limit-ignored", "more requests are in flight than the limit says", _limit_ignored),
-    Bug("memory-ignored", "requests in flight take more memory than they may", _memory_ignored),
-    Bug("crashes-not-counted", "a request that kills its worker is run for ever", _crashes_not_counted),
-    Bug(
-        "suspects-beside-others",
-        "a suspect runs beside others, and others start beside it",
-        _suspects_run_beside_others,
-    ),
-    Bug("decoded-beside-suspects", "records are decoded beside a suspect", _intakes_decode_beside_suspects),
-    Bug(
-        "convicted-in-company",
-        "who ran at two crashes is convicted, whoever ran beside it",
-        _convicted_after_two_crashes,
-    ),
-    Bug(
-        "full-commit-paused-for-ever",
-        "a partition taken over with a full commit is not read any more",
-        _full_commit_paused_for_ever,
-    ),
-    Bug("results-not-looked-through", "what has its outcome runs again after a crash", _results_not_looked_through),
-    Bug("look-from-now-on", "outcomes from before the assignment are not looked at", _look_from_now_on),
-    Bug("letter-after-its-result", "a result is written before its dead letter is durable", _letter_after_its_result),
-    Bug("short-look-back", "a worker that comes late does not hear what the last one finished", _short_look_back),
-    Bug("expedited-before-copied", "an offset is finished before its copy lies in high", _expedited_before_copied),
-    Bug("taken-received-again", "what was handed on unread is handed on again when read", _taken_received_again),
-    Bug(
-        "expedited-with-the-high-deadline",
-        "an expedited request gets the default deadline of the high tier",
-        _expedited_with_the_high_deadline,
-    ),
-    Bug(
-        "cancelled-while-running-unreported",
-        "what is cancelled while it runs has no outcome",
-        _cancelled_while_running_unreported,
-    ),
-    Bug(
-        "barrier-waits-for-nothing",
-        "a partition is opened before what its former owner said was heard",
-        _barrier_waits_for_nothing,
-    ),
-    Bug(
-        "last-commit-ignored",
-        "the new owner does not heed a last commit that the broker refused",
-        _last_commit_ignored,
-    ),
-    Bug(
-        "last-commit-never-said",
-        "a last commit that the broker refuses is not said to the next owner",
-        _last_commit_never_said,
-    ),
-    Bug(
-        "any-answer-confirms",
-        "the answer to a commit taken as lost confirms the one that was sent after it",
-        _any_answer_confirms,
-    ),
-]

@@ -21,6 +21,7 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.telemetry.tracing import NO_TRACING
 from forebay_worker.wiring.parts import Parts, build
 from forebay_worker.wiring.world import World
+from simulated.world import NoOps
 from simulation.backend import Backend, BackendClient
 from simulation.broker import Broker
 from simulation.consumer import GroupConsumer
@@ -29,7 +30,7 @@ from simulation.follower import Follower
 from simulation.oracle import Oracle
 from simulation.producer import SimulatedProducer
 from simulation.scheduler import Clock, Process, Scheduler, threading_in
-from simulation.surroundings import DeadlyReader, NoOps, NoSignals, SimulatedCluster
+from simulation.surroundings import DeadlyReader, NoSignals, SimulatedCluster
 
 Patch = tuple[Any, str, Any]
 
@@ -254,7 +255,7 @@ class Cluster:
             make_backend=partial(self._make_backend, running),
             signals=NoSignals(),
             make_tracing=lambda _: NO_TRACING,
-            make_ops=lambda _: NoOps(),
+            make_ops=NoOps,
             make_envelope_reader=partial(DeadlyReader, die=partial(self._dies_decoding, running)),
             make_event=threading.Event,
             start_thread=threading.start,

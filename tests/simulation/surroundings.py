@@ -1,4 +1,4 @@
-"""The surroundings of a simulated worker: no ports, no signals, brokers that allow everything, records that kill."""
+"""The surroundings of a simulated worker: no signals, brokers that allow everything, records that kill."""
 
 from __future__ import annotations
 
@@ -13,15 +13,6 @@ from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.permissions import Access
 from forebay_worker.cluster import startup
 from simulation.broker import Broker
-
-
-class NoOps:
-    async def start(self, *, host: str, port: int) -> int:
-        del host
-        return port
-
-    async def stop(self) -> None:
-        """Nothing listens."""
 
 
 class NoSignals:
