@@ -6,30 +6,18 @@ Blocking calls block the calling thread in virtual time; callbacks are called in
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPartition
 
 from simulated.ports import PartitionAnswer
-from simulation.broker import Broker, Connection, Key, Log, LogRecord
+from simulation.broker import Broker, Connection, Key
 from simulation.groups import ConsumerGroup, Errors, Group
+from simulation.readings import Readings
 from simulation.scheduler import Process, Thread
 
 SOCKET_TIMEOUT_SECONDS = 60.0
 _NO_MEMBER = frozenset({KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH})
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """Where the client stands in one assigned partition."""
-
-    key: Key
-    log: Log
-    position: int
-    paused: bool = False
-    ready_at: float = 0.0
-    told_end: int | None = None
 
 
 class GroupConsumer:
@@ -51,7 +39,7 @@ class GroupConsumer:
         self._old_epoch = -1
         self._owned: set[Key] = set()
         self._being_given: set[Key] = set()
-        self._readings: dict[Key, _Reading] = {}
+        self._readings = Readings(broker=broker, process=process, group=group, data_came=self._data_came)
         self._callbacks: deque[tuple[str, Any]] = deque()
         self._rejoin_wanted = False
         self._joining = False
@@ -73,18 +61,18 @@ class GroupConsumer:
         end = self._scheduler.now + (timeout * self.process.poll_stretch if timeout >= 0.2 else timeout)
         while True:
             self._serve_callbacks()
-            read = self._read(1)
+            read = self._readings.read(1)
             if read:
                 return read[0]
             now = self._scheduler.now
             if now >= end:
                 return None
-            self._wait(min([end, *(each.ready_at for each in self._readings.values() if each.ready_at > now)]) - now)
+            self._wait(min([end, *self._readings.ready_after(now)]) - now)
 
     def consume(self, num_messages: int, timeout: float) -> list[Any]:
         self._check()
         self._scheduler.require(timeout == 0, "consume with a timeout waits for all of it")
-        return self._read(num_messages)
+        return self._readings.read(num_messages)
 
     def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> Any:
         self._check()
@@ -171,30 +159,19 @@ class GroupConsumer:
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         self._check()
-        for each in partitions:
-            key = (each.topic, each.partition)
-            self._scheduler.require(key not in self._readings, f"{key} is assigned twice")
-            log = self._broker.log(key)
-            reading = _Reading(key, log, self._start(key, log, each.offset))
-            self._make_ready(reading)
-            self._readings[key] = reading
-            log.listeners.append(self._data_came)
+        self._readings.assign(partitions)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        for each in partitions:
-            self._reading(each).paused = True
+        self._check()
+        self._readings.pause(partitions)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        for each in sorted(partitions):
-            reading = self._reading(each)
-            # What had been fetched was thrown away by the pause.
-            reading.paused = False
-            self._make_ready(reading)
+        self._check()
+        self._readings.resume(partitions)
 
     def seek(self, partition: TopicPartition) -> None:
-        reading = self._reading(partition)
-        reading.position = self._start(reading.key, reading.log, partition.offset)
-        self._make_ready(reading)
+        self._check()
+        self._readings.seek(partition)
 
     def close(self) -> None:
         self._check()
@@ -205,7 +182,7 @@ class GroupConsumer:
             causes.letting_go(self.process.name, keys)
             causes.let_go(self.process.name, keys)
             self._on_revoke(self, [TopicPartition(*key) for key in keys])
-            self._forget(keys)
+            self._readings.forget(keys)
         self._wait_all(0.002)  # it waits for the coordinator's answer
         self._closed = True
         if self._member_id is not None:
@@ -368,37 +345,12 @@ class GroupConsumer:
                 causes.let_go(self.process.name, what)
             if kind != "assign":
                 self._owned.difference_update(what)
-                self._forget(what)
+                self._readings.forget(what)
             if self._callbacks and self._callbacks[0][1] is what:
                 self._callbacks.popleft()
             if isinstance(self._group, ConsumerGroup) and self._member_id is not None:
                 self._rejoin_wanted = True
             self._rejoin_when_idle()
-
-    def _forget(self, keys: list[Key]) -> None:
-        for key in keys:
-            reading = self._readings.pop(key, None)
-            if reading is not None:
-                reading.log.listeners.remove(self._data_came)
-
-    def _start(self, key: Key, log: Log, offset: int) -> int:
-        if offset == OFFSET_STORED:
-            offset = self._group.committed.get(key, (OFFSET_BEGINNING, ""))[0]
-        if offset == OFFSET_BEGINNING:
-            return log.start
-        assert offset >= 0, offset
-        return offset
-
-    def _make_ready(self, reading: _Reading) -> None:
-        reading.told_end = None
-        reading.ready_at = self._scheduler.now + 0.005 + 0.05 * self._random.random() ** 2
-
-    def _reading(self, partition: TopicPartition) -> _Reading:
-        self._check()
-        reading = self._readings.get((partition.topic, partition.partition))
-        if reading is None:
-            raise KafkaException(KafkaError(KafkaError._STATE))
-        return reading
 
     def _data_came(self) -> None:
         if self._thread is not None:
@@ -413,64 +365,6 @@ class GroupConsumer:
 
     def _wait_all(self, seconds: float) -> None:
         self._scheduler.sleep(seconds)
-
-    def _read(self, count: int) -> list[Any]:
-        now = self._scheduler.now
-        if self.process.cut_until > now or self._broker.down_until > now:
-            return []
-        readings = [
-            each
-            for each in self._readings.values()
-            if not each.paused
-            and each.ready_at <= now
-            and (each.position < each.log.end or each.told_end != each.log.end)
-        ]
-        if not readings:
-            return []
-        random, rates = self._random, self._broker.rates
-        if len(readings) > 1:
-            random.shuffle(readings)
-        read: list[Any] = []
-        for reading in readings:
-            log = reading.log
-            if reading.position < log.start:
-                reading.position = log.start  # out of range: reset to the earliest
-            index = log.index(reading.position)
-            records = log.records[index : index + count - len(read)]
-            if not records:
-                reading.position = reading.told_end = log.end
-                read.append(end_event(reading.key, log.end))
-                if len(read) >= count:
-                    break
-                continue
-            if rates.read_raises and random.random() < rates.read_raises:
-                # Everything read so far is freed unseen, but the client's position moves on.
-                reading.position = records[-1].offset_number + 1
-                if random.random() < 0.5:
-                    raise KafkaException(KafkaError(KafkaError._FAIL))
-                raise SystemError("returned a result with an exception set")
-            if rates.read_error_event and random.random() < rates.read_error_event:
-                reading.position = records[0].offset_number + 1
-                read.append(_error_event(records[0]))
-                if len(read) >= count:
-                    break
-                continue
-            reading.position = records[-1].offset_number + 1
-            read += records
-            if len(read) >= count:
-                break
-        return read
-
-
-def end_event(key: Key, end: int) -> LogRecord:
-    """What a client gives that has read a partition to its end."""
-    return LogRecord(*key, end, None, None, None, 0, failure=KafkaError(KafkaError._PARTITION_EOF))
-
-
-def _error_event(instead_of: LogRecord) -> LogRecord:
-    topic, partition, _ = instead_of.place
-    failure = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    return LogRecord(topic, partition, -1001, None, None, None, 0, failure=failure)
 
 
 def _commit_answer(asked: dict[Key, Any], errors: Errors) -> tuple[KafkaError | None, list[Any]]:

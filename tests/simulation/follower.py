@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 from simulation.broker import Broker, Key, Log
-from simulation.consumer import end_event
+from simulation.readings import end_event
 from simulation.scheduler import Process, Thread
 
 
