@@ -70,7 +70,7 @@ class Group:
                 errors[key] = KafkaError.UNKNOWN_TOPIC_OR_PART
             else:
                 self.committed[key] = (offset, metadata)
-                self.broker.oracle.committed(key, offset, metadata, process_name)
+                self.broker.oracle.commits.committed(key, offset, metadata, process_name)
                 errors[key] = None if written else KafkaError.REQUEST_TIMED_OUT
         return errors
 

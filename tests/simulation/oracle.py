@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,12 +23,12 @@ from forebay_schemas.contract.headers import (
     Header,
     read_history,
 )
-from forebay_schemas.contract.offsets_metadata import decode_metadata
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason, Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import EnvelopeError
+from simulation.commit_checks import CommitChecks
 from simulation.executions import Accepted, Execution, Executions
 from simulation.ledger import Ledger
 from simulation.scheduler import WALL_START_MS
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from forebay_worker.request.work import Work
     from simulation.broker import LogRecord
 
-Key = tuple[str, int]
 Place = tuple[str, int, int]
 
 _EXPIRED_EARLY = frozenset({Reason.RETRY_TOO_LATE.code, Reason.DEADLINE_UNREACHABLE.code})
@@ -46,16 +44,6 @@ _CHARGES = frozenset({Reason.BACKEND_ERROR.code, Reason.BACKEND_REJECTED.code})
 """Ends by a status that may be the backend's state."""
 
 _result_decoder = msgspec.json.Decoder(Result)
-
-
-@dataclass(slots=True)
-class _Partition:
-    """``checked``: everything below is finished."""
-
-    records: list[LogRecord] = field(default_factory=list)
-    checked: int = 0
-    finished_ahead: set[int] = field(default_factory=set)
-    committed: int = 0
 
 
 class Oracle:
@@ -85,10 +73,9 @@ class Oracle:
         self._moved_twice: set[str] = set()
         self._moves: defaultdict[str, list[tuple[str, Place, float]]] = defaultdict(list)
         """Who tried to expedite a request, from where, and when."""
-        self._taken: set[tuple[str, Key, int, str]] = set()
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
-        self._partitions: defaultdict[Key, _Partition] = defaultdict(_Partition)
+        self.commits = CommitChecks(ledger=ledger, executions=executions, is_finished=self.is_finished)
         self._removed: set[Place] = set()
         self._removed_ids: set[str] = set()
         self._waiting_ids: set[str] = set()
@@ -116,7 +103,7 @@ class Oracle:
             self._appended_control(record)
 
     def _appended_request(self, record: LogRecord) -> None:
-        self._partitions[record.topic_name, record.partition_number].records.append(record)
+        self.commits.appended(record)
         self.executions.causes.appended(record.place)
         try:
             request = self._codec.decode(record.value_bytes)
@@ -173,7 +160,7 @@ class Oracle:
         self.ledger.note(f"{control.action} of {control.request_id} at {control.place} is asked for")
 
     def _appended_retry(self, record: LogRecord) -> None:
-        self._partitions[record.topic_name, record.partition_number].records.append(record)
+        self.commits.appended(record)
         self.executions.causes.appended(record.place)
         try:
             request_id = self._codec.decode(record.value_bytes).request_id
@@ -314,47 +301,6 @@ class Oracle:
         is_kept = request_id in self.dead_ids or self.accepted[request_id].submissions > 1
         return bool(results) and is_kept
 
-    def check_confirmed(self, worker: str, key: Key, offset: int, metadata: str) -> None:
-        """A worker takes a commit for confirmed."""
-        if (worker, key, offset, metadata) not in self._taken:
-            self.ledger.fail(f"{worker} takes a commit of {key} at {offset} for confirmed, and nobody took it")
-
-    def committed(self, key: Key, offset: int, metadata: str, worker: str) -> None:
-        """The coordinator took a commit."""
-        partition = self._partitions[key]
-        self.ledger.counts["commits"] += 1
-        if offset < partition.committed:
-            self.ledger.fail(f"{worker} committed {offset} of {key} after {partition.committed}")
-        partition.committed = offset
-        self.executions.causes.committed(worker, key)
-        self._taken.add((worker, key, offset, metadata))
-        decoded = decode_metadata(offset, metadata)
-        if decoded is None:
-            self.ledger.fail(f"{worker} committed metadata of {key} that cannot be read")
-            return
-        self.ledger.note(f"{worker} committed {key} {offset} {decoded if metadata else ''}")
-        records = partition.records
-        while partition.checked < len(records) and records[partition.checked].offset_number < offset:
-            record = records[partition.checked]
-            if record.offset_number not in partition.finished_ahead and not self.is_finished(record):
-                self.ledger.fail(
-                    f"{worker} committed {key} {offset}, but {record.request_id} at {record.place} is not finished"
-                )
-            partition.finished_ahead.discard(record.offset_number)
-            partition.checked += 1
-        if not decoded.finished:
-            return
-        ahead = partition.finished_ahead
-        named = {at for first, length in decoded.finished for at in range(first, first + length)}
-        for record in records[partition.checked :]:
-            at = record.offset_number
-            if at in named and at not in ahead:
-                if not self.is_finished(record):
-                    self.ledger.fail(
-                        f"{worker} named {record.request_id} at {record.place} as finished, which it is not"
-                    )
-                ahead.add(at)
-
     def _was_moved_unknown_to_others(self, request_id: str) -> bool:
         """Whether it was expedited by a worker that took this knowledge with it: the next owner found it where it was,
         and there is a copy as well."""
@@ -365,8 +311,11 @@ class Oracle:
         )
 
     def _places_of(self, request_id: str) -> list[Place]:
-        records = [record for partition in self._partitions.values() for record in partition.records]
-        return [each.place for each in records if (each.request_id or self._undecodable.get(each.place)) == request_id]
+        return [
+            each.place
+            for each in self.commits.records()
+            if (each.request_id or self._undecodable.get(each.place)) == request_id
+        ]
 
     def waiting_ids(self) -> list[str]:
         """The requests that have no outcome yet, in a certain order."""
@@ -381,11 +330,7 @@ class Oracle:
             return f"{len(waiting)} requests have no outcome: {sorted(waiting)[:5]}"
         if self._waiting_places:
             return f"{len(self._waiting_places)} undecodable records are no dead letters: {min(self._waiting_places)}"
-        for key, partition in self._partitions.items():
-            last = partition.records[-1] if partition.records else None
-            if last is not None and partition.committed <= last.offset_number and last.place not in self._removed:
-                return f"{key} is committed up to {partition.committed}, its last record is {last.offset_number}"
-        return None
+        return self.commits.uncommitted(but=self._removed)
 
     def check_end(self) -> None:
         """What can only be said when everything has ended."""

@@ -300,7 +300,7 @@ class Cluster:
             if running.process is process:
                 for intake in running.intakes:
                     for key, commit in intake.commits._confirmed.items():
-                        self._oracle.check_confirmed(process.name, key, *commit)
+                        self._oracle.commits.check_confirmed(process.name, key, *commit)
 
     def check_bounds(self) -> None:
         """What every worker may hold at most."""
