@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 BACKEND_TIMEOUT_SECONDS = 40.0
 POISON_SECONDS = (0.0, 0.1, 0.3, 3.0)
-"""How soon a poison kills its worker: at once, before the next commit in the ordinary course, and long after it."""
+"""Delays until a poison kills its worker: at once, before the next commit in the ordinary course, and long after it."""
 
 UNREADABLE_KILLS_MAX = 4
 
 
 class Mode(Enum):
-    """What the backend does for everyone."""
+    """The backend's behaviour for everyone."""
 
     UP = "up"
     REFUSED = "refused"
@@ -46,7 +46,7 @@ ANSWERS_TO_ALL: tuple[Mode, ...] = (Mode.ERRORS, Mode.LOCKED)
 
 
 class Kind(Enum):
-    """What a request does to whoever runs it."""
+    """Effect of a request on its worker."""
 
     PLAIN = "plain"
     FLAKY = "flaky"
@@ -94,7 +94,7 @@ class Backend:
         return self._readers_killed <= UNREADABLE_KILLS_MAX
 
     def plan(self, work: Work) -> tuple[float, Answer | Failure | None]:
-        """How long an execution takes and how it ends; None: the worker dies of it."""
+        """Length and end of an execution; None: the worker dies of it."""
         assert work.request is not None
         request_id = work.request.request_id
         random = self._random

@@ -82,13 +82,13 @@ class Log:
     listeners: list[Callable[[], None]] = field(default_factory=list)
 
     def index(self, offset: int) -> int:
-        """Where the first record at or after ``offset`` stands."""
+        """Index of the first record at or after ``offset``."""
         return bisect_left(self.offsets, offset)
 
 
 @dataclass(slots=True, kw_only=True)
 class FaultRates:
-    """How likely each fault is, each time that it could happen; all 0 in calm."""
+    """Probability of each fault, each time that it could happen; all 0 in calm."""
 
     produce_failed: float = 0.0
     produce_failed_but_written: float = 0.0
@@ -184,7 +184,7 @@ class Broker:
                     group.watch(member)
 
     def is_reachable(self, process: Process) -> bool:
-        """Whether the group coordinator hears from a process now."""
+        """Whether the group coordinator and a process reach each other now."""
         now = self.scheduler.now
         return process.alive and not process.stopped and process.cut_until <= now
 

@@ -36,10 +36,10 @@ SLACK_SECONDS = 0.5
 
 @dataclass(slots=True, eq=False)
 class Owned:
-    """One worker's ownership of a partition, from when it was told what is committed of it.
+    """One worker's ownership of a partition, from the moment at which it got the committed offset.
 
-    ``let_go_at``, ``let_go``: when its callback began and ended; None while it goes on, and for what it lost.
-    ``last_refused``: its last commit was refused or not answered. ``no_member``: as it was no member any more.
+    ``let_go_at``, ``let_go``: start and end of its revoke callback; None while it goes on, and for a lost partition.
+    ``last_refused``: its last commit was refused or not answered. ``no_member``: because it was no member any more.
     ``committed``: a commit of it was taken.
     """
 
@@ -57,7 +57,8 @@ class Owned:
 
 @dataclass(slots=True)
 class _Told:
-    """When a worker tried to say something of a partition, and when it stood on the coordination topic."""
+    """Time at which a worker tried to publish a notice of a partition, and time at which it was on the coordination
+    topic."""
 
     tried: list[float] = field(default_factory=list)
     written: list[float] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Causes:
         return self._scheduler.now
 
     def was_found_unfinished(self, place: Place, *, after: float) -> bool:
-        """Whether a later owner began without being told that a record was finished."""
+        """Whether a later owner began without knowing that a record was finished."""
         at = place[2]
         return any(
             owned.since >= after
@@ -105,7 +106,7 @@ class Causes:
         )
 
     def may_have_forgotten(self, worker: str) -> bool:
-        """Whether others may not know what a worker did."""
+        """Whether others may not know a worker's executions."""
         return (
             worker in self._died
             or any(name == worker for name, _ in self._sessions_ended)
@@ -117,7 +118,7 @@ class Causes:
         )
 
     def losses_before(self, owned: Owned, place: Place) -> int:
-        """How many owners of a record's partition a later one may take for dead."""
+        """Number of owners of a record's partition that a later one may take for dead."""
         earlier = self._owners[owned.key]
         earlier = earlier[: earlier.index(owned)]
         return sum(self._may_seem_dead(each, place) for each in earlier) + len(self._away[""])
@@ -134,7 +135,7 @@ class Causes:
     # Events.
 
     def told_committed(self, worker: str, key: Key, offset: int, metadata: str) -> Owned:
-        """A worker was told what is committed of a partition that it now owns."""
+        """A worker got the committed offset of a partition that it now owns."""
         decoded = decode_metadata(offset, metadata) if offset >= 0 else None
         owned = Owned(worker, key, self._scheduler.now, offset, decoded or NOTHING)
         self._owners[key].append(owned)
@@ -144,11 +145,11 @@ class Causes:
         return owned
 
     def latest(self, worker: str, key: Key) -> Owned:
-        """What a worker owns."""
+        """A worker's ownership of a partition."""
         return self._latest[worker, key]
 
     def was_cut(self, place: Place) -> bool:
-        """Whether a commit had no room to speak of a record."""
+        """Whether a commit had no room for a record."""
         return place in self._cut
 
     def appended(self, place: Place) -> None:
@@ -181,7 +182,7 @@ class Causes:
                 owned.last_refused = is_refused
 
     def no_member(self, worker: str, keys: Iterable[Key]) -> None:
-        """A worker was told that it is no member of the group."""
+        """A worker learned that it is no member of the group."""
         for key in keys:
             if (owned := self._latest.get((worker, key))) is not None:
                 owned.no_member = True
@@ -191,7 +192,7 @@ class Causes:
         self._died[worker] = self._scheduler.now
 
     def drained(self, worker: str) -> None:
-        """A worker's process has ended as it was told to."""
+        """A worker's process has ended by order."""
         self._drained.add(worker)
 
     def session_ended(self, worker: str, topics: Iterable[str]) -> None:
@@ -253,7 +254,7 @@ class Causes:
         return None
 
     def _ran_on(self, earlier: Execution) -> bool:
-        """Whether a request was under way, or its outcome, when its partition was let go of."""
+        """Whether a request, or its outcome, was under way when its partition was released."""
         owner = earlier.owned
         if owner.let_go_at is None:
             return False
@@ -282,7 +283,7 @@ class Causes:
         return None
 
     def _is_untold(self, owner: Owned, kind: NoticeKind) -> bool:
-        """Whether an owner's last commit was refused, and it tried in vain to say so to the next one."""
+        """Whether an owner's last commit was refused, and its notice of that failed as well."""
         if not owner.last_refused or owner.let_go_at is None:
             return False
         told = self._told[owner.worker, owner.key, kind]
@@ -300,7 +301,7 @@ class Causes:
         return ends[index] if index < len(ends) and (until is None or ends[index] <= until) else None
 
     def was_deaf(self, owned: Owned) -> bool:
-        """Whether an owner could not hear for so long that it went on without."""
+        """Whether an owner went on because it could not read the coordination topic for too long."""
         now = self._scheduler.now
         return any(
             min(end, now) - max(start, owned.since) >= LISTEN_SECONDS_MAX - SLACK_SECONDS
@@ -308,8 +309,8 @@ class Causes:
         )
 
     def ran_on_unheard(self, execution: Execution) -> bool:
-        """Whether it ran on after its partition was let go of, and others heard nothing of it for a lease: they may end
-        its request, and its worker says later what became of it."""
+        """Whether it ran on after its partition was released, and others received nothing of it for a lease: they may
+        end its request, and its worker reports another outcome later."""
         owner = execution.owned
         return (
             owner.let_go_at is not None
@@ -318,8 +319,8 @@ class Causes:
         )
 
     def _was_silent(self, earlier: Execution, owner: Owned, now: float) -> bool:
-        """Whether nothing was heard of what runs on for as long as a lease lasts, though its worker tried to say it or
-        could not."""
+        """Whether others received nothing of a running request for as long as a lease lasts, although its worker tried
+        to publish it or could not."""
         assert owner.let_go_at is not None
         said = [owner.let_go_at, *(at for at in self._run_on[earlier.place] if at > owner.let_go_at), now]
         tried = self._told[owner.worker, owner.key, NoticeKind.RUNNING].tried

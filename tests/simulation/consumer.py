@@ -209,7 +209,7 @@ class GroupConsumer:
             self._rejoin_when_idle()
 
     def assigned_target(self, member_id: int, epoch: int, target: set[Key]) -> None:
-        """What this member is to own from now on."""
+        """The partitions that this member is to own from now on."""
         if self._closed or self._member_id != member_id:
             return  # meant for the member that this client was before its session ended
         self._joining = self._heartbeat_in_flight = False
@@ -248,13 +248,13 @@ class GroupConsumer:
         self._rejoin_when_idle()
 
     def session_timed_out(self) -> None:
-        """The client has not heard of the coordinator for a whole session: it gives up by itself."""
+        """The client has not reached the coordinator for a whole session: it gives up by itself."""
         if self._member_id is not None and not self.process.stopped:
             self._group.expect_no_heartbeat(self._member_id)
             self.fenced(self._member_id)
 
     def heartbeat_due(self) -> None:
-        """The process can be heard again: the next heartbeat learns whether the session is over."""
+        """The process is reachable again: the next heartbeat learns whether the session is over."""
         self._scheduler.later(self._random.random() * self._group.heartbeat_seconds, self.process, self._ask_session)
 
     def _ask_session(self) -> None:
@@ -368,7 +368,7 @@ class GroupConsumer:
 
 
 def _commit_answer(asked: dict[Key, Any], errors: Errors) -> tuple[KafkaError | None, list[Any]]:
-    """As the client makes it of the broker's answer: an error of the whole only when every partition failed."""
+    """The client's answer made of the broker's: an error of the whole only when every partition failed."""
     answered = [
         PartitionAnswer(*key, asked[key][0], asked[key][1], None if code is None else KafkaError(code))
         for key, code in errors.items()

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 Place = tuple[str, int, int]
 
 UNNAMED_KILLS_MAX = 3
-"""So many workers may die of one request before commits name it: by rebalances without a commit, and in time."""
+"""Upper bound on the workers that die of one request before commits name it: by rebalances without a commit, and in
+time."""
 
 
 @dataclass(slots=True)
 class Accepted:
-    """What was submitted under one id; each submission has a deadline of its own, by its enqueue time."""
+    """The submissions under one id; each has a deadline of its own, by its enqueue time."""
 
     deadlines_ms: dict[int, int] = field(default_factory=dict)
     submissions: int = 0
@@ -85,7 +86,7 @@ class Executions:
         self._executing: defaultdict[str, set[Execution]] = defaultdict(set)
         self._ended_alone: set[Place] = set()
         self.tried_alone: Callable[[str], Place | None] = lambda _: None
-        """Which place a worker runs alone, or has just run, or is about to; None for none."""
+        """The place that a worker runs alone, or has just run, or is about to; None for none."""
         self._outcomes_written: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self.gave_up_looking: Callable[[str], bool] = lambda _: False
         """Whether a worker could not look through the results to their end."""
@@ -213,7 +214,8 @@ class Executions:
             self._ledger.counts["shared_backends"] += 1
 
     def _cause_of_repetition(self, earlier: Execution, owned: Owned, work: Work, submissions: int) -> str | None:
-        """Why a record that ran before runs again; fails when nothing explains it. None: it is no repetition."""
+        """The cause for which a record runs again that ran before; fails when nothing explains it. None: it is no
+        repetition."""
         if earlier.how in ("cancelled", "of_backend", "refused", "shared"):
             return None
         worker, at = owned.worker, earlier.place[2]
@@ -278,11 +280,11 @@ class Executions:
             self._end(execution, "charged")
 
     def workers_of(self, request_id: str) -> set[str]:
-        """Who executed a request."""
+        """Workers that executed a request."""
         return {one.worker for one in self._of_request(request_id)}
 
     def ran_on_unheard(self, request_id: str) -> bool:
-        """Whether others may have ended a request that still ran, for they heard nothing of it."""
+        """Whether others may have ended a request that still ran, because they received nothing of it."""
         return any(map(self.causes.ran_on_unheard, self._of_request(request_id)))
 
     def _of_request(self, request_id: str) -> list[Execution]:
@@ -317,7 +319,8 @@ class Executions:
                 self._ledger.fail(f"{request_id} is charged while the backend served nobody")
 
     def _is_rightly_charged(self, execution: Execution, shared: list[Execution]) -> bool:
-        """Whether its worker had an answer to another that tells of this failure, or nothing to compare it with."""
+        """Whether its worker had an answer to another request that reveals this failure, or nothing to compare it
+        with."""
         worker = execution.worker
         if execution.at_the_door:
             was_answered = self._last_completion_began.get(worker, -1.0) >= execution.started

@@ -189,7 +189,7 @@ class ClassicGroup(Group):
             self._prepare()
 
     def heartbeat(self, member_id: int, held: set[Key] | None) -> None:
-        """Heartbeats are not messages here: `_prepare` and `_end_session` say what they would have."""
+        """``held``: the member's partitions now; None while it still carries out the last order."""
 
     def _prepare(self) -> None:
         self._state = "preparing"
@@ -227,7 +227,8 @@ class ClassicGroup(Group):
 
 
 class ConsumerGroup(Group):
-    """The coordinator decides; each member is told in its own heartbeats, and a partition moves once it was let go."""
+    """The coordinator decides. Each member gets its partitions in its own heartbeats, and a partition moves once it was
+    released."""
 
     session_seconds = 45.0
     heartbeat_seconds = 5.0
@@ -256,7 +257,7 @@ class ConsumerGroup(Group):
         self._retarget()
 
     def heartbeat(self, member_id: int, held: set[Key] | None) -> None:
-        """``held`` is what the member owns now; None while it is still about to do what it was told."""
+        """``held``: the member's partitions now; None while it still carries out the last order."""
         member = self.members.get(member_id)
         if member is None:
             return

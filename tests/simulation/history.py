@@ -38,7 +38,7 @@ EVENTS_SHOWN = 80
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """How a history went. ``violation``: None when every promise was kept."""
+    """Result of a history. ``violation``: None when every promise was kept."""
 
     seed: int
     violation: str | None

@@ -1,4 +1,4 @@
-"""What a history writes down: its events, its counts, and the first broken promise. Pure."""
+"""The events and counts of a history, and the first broken promise. Pure."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Oracle:
         self._moved: set[Place] = set()
         self._moved_twice: set[str] = set()
         self._moves: defaultdict[str, list[tuple[str, Place, float]]] = defaultdict(list)
-        """Who tried to expedite a request, from where, and when."""
+        """Attempts to expedite a request: worker, place, time."""
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.commits = CommitChecks(ledger=ledger, executions=executions, is_finished=self.is_finished)
@@ -80,7 +80,7 @@ class Oracle:
         self._removed_ids: set[str] = set()
         self._waiting_ids: set[str] = set()
         self._undecodable: dict[Place, str] = {}
-        """What is no envelope, by its place, and under which id it is answered: its own, else its key."""
+        """Undecodable records by place, with the id under which each is answered: its own, else its key."""
         self._waiting_places: set[Place] = set()
         self._written_twice: Counter[str] = Counter()
 
@@ -238,7 +238,7 @@ class Oracle:
         self.executions.causes.said(notice)
 
     def written_but_reported_failed(self, record: LogRecord) -> None:
-        """The producer was told that a record it wrote is not there: it will come again."""
+        """The producer got an error for a record that it wrote: it will come again."""
         self._written_twice[(record.key_bytes or b"").decode(errors="replace")] += 1
 
     def produced(self, worker: str, topic: str, value: bytes | None, headers: list[Header] | None) -> None:
@@ -261,7 +261,8 @@ class Oracle:
         return self.executions.started(worker, work, self.accepted[work.request.request_id], now_ms=now_ms)
 
     def _check_cancel(self, worker: str, work: Work) -> None:
-        """What was cancelled before its partition was taken over is known to be: the owner reads so far first."""
+        """Fails when an owner runs a request that was cancelled before it took the partition over: it reads that far
+        first."""
         assert work.request is not None
         topic, partition = work.record.topic(), work.record.partition()
         owned = self.executions.causes.latest(worker, (topic, partition))
@@ -285,7 +286,7 @@ class Oracle:
     # Commits.
 
     def is_finished(self, record: LogRecord) -> bool:
-        """Whether the logs hold what became of a record."""
+        """Whether the logs hold a record's outcome."""
         request_id = record.request_id
         if record.place in self._removed or record.place in self._moved:
             return True
@@ -302,8 +303,8 @@ class Oracle:
         return bool(results) and is_kept
 
     def _was_moved_unknown_to_others(self, request_id: str) -> bool:
-        """Whether it was expedited by a worker that took this knowledge with it: the next owner found it where it was,
-        and there is a copy as well."""
+        """Whether it was expedited by a worker that took this knowledge with it: the next owner found it in its old
+        place, and there is a copy as well."""
         causes = self.executions.causes
         return any(
             causes.may_have_forgotten(worker) and causes.was_found_unfinished(place, after=at)
@@ -324,7 +325,7 @@ class Oracle:
     # The end.
 
     def unfinished(self) -> str | None:
-        """What has not ended yet; None when everything has."""
+        """Something that has not ended yet, in words; None when everything has."""
         waiting = self._waiting_ids - self._removed_ids
         if waiting:
             return f"{len(waiting)} requests have no outcome: {sorted(waiting)[:5]}"
@@ -333,7 +334,7 @@ class Oracle:
         return self.commits.uncommitted(but=self._removed)
 
     def check_end(self) -> None:
-        """What can only be said when everything has ended."""
+        """Checks that need everything to have ended."""
         for request_id, results in self.terminals.items():
             status = results[0].status
             is_kept = request_id in self.dead_ids or request_id in self._undecodable.values()

@@ -1,4 +1,4 @@
-"""What a seed stands for: workers, traffic, rates and faults of a history. Pure."""
+"""Plans: the workers, traffic, rates and faults of a history, drawn from a seed. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEMORY_BYTES_MAX = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a seed stands for."""
+    """The history of a seed."""
 
     seed: int
     tiers: list[Tier]

@@ -52,7 +52,7 @@ class Running:
 
     @property
     def parts(self) -> Parts | None:
-        """What it is made of; None before it begins."""
+        """The worker's parts; None before it begins."""
         return None if self.worker is None else self.worker.parts
 
     @property
@@ -303,7 +303,7 @@ class Cluster:
                         self._oracle.commits.check_confirmed(process.name, key, *commit)
 
     def check_bounds(self) -> None:
-        """What every worker may hold at most."""
+        """Checks the upper bounds on every worker's memory of things."""
         for running in self.running:
             if running.parts is not None:
                 self._check_worker(running.process.name, running.parts)
@@ -337,7 +337,8 @@ class Cluster:
                     fail(f"{name} holds {records} records of {assignment_.topic}/{assignment_.partition}")
 
     def busy(self) -> str | None:
-        """What a worker still holds; None when nobody holds anything, as it must be when everything has ended."""
+        """Something that a worker still holds, in words; None when nobody holds anything, as it must be when everything
+        has ended."""
         for running in self.running:
             name, parts = running.process.name, running.parts
             if parts is None:

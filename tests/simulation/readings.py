@@ -143,7 +143,7 @@ class Readings:
 
 
 def end_event(key: Key, end: int) -> LogRecord:
-    """What a client gives that has read a partition to its end."""
+    """The client's event at the end of a partition."""
     return LogRecord(*key, end, None, None, None, 0, failure=KafkaError(KafkaError._PARTITION_EOF))
 
 

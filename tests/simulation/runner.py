@@ -23,7 +23,7 @@ _SILENT = 50
 
 @dataclass(slots=True)
 class Summary:
-    """What many histories came to."""
+    """Results of many histories."""
 
     first: int
     histories: int = 0
@@ -46,7 +46,7 @@ class Summary:
             self.failed.append(report.seed)
 
     def as_json(self) -> dict[str, Any]:
-        """What `make simulate` prints. A failed seed is a broken promise: something lost, stuck or not explained."""
+        """The output of `make simulate`. A failed seed is a broken promise: something lost, stuck or not explained."""
         seconds = time.monotonic() - self.began
         return {
             "first_seed": self.first,
