@@ -48,8 +48,8 @@ class Pulse:
 
 
 def pulse(engine: EnginePhysics, *, seed: int, seconds: float = PULSE_SECONDS) -> Pulse:
-    """A valley of so many seconds, four times that for as long, and the valley again until an ideal server has nothing
-    left."""
+    """A valley of ``seconds``, four times its rate for the same time, and the valley again until an ideal server has
+    nothing left."""
     chance = random.Random(f"pulse {seed}")
     sustained = sustained_per_second(engine)
     valley = sustained / SUSTAINED_OVER_VALLEY

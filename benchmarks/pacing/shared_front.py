@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From then on so many workers."""
+    """Sets the number of workers."""
 
     at_seconds: float
     workers: int

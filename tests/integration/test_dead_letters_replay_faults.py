@@ -45,7 +45,7 @@ MOMENTS = [
     ("replay", 20, 0.5),
     ("run_ended", 1, 0.0),
 ]
-"""Before or so many seconds after the n-th record of a kind: twenty letters are a batch."""
+"""Kind of a record, its number, and the delay after it in seconds; 0: before it. Twenty letters are a batch."""
 
 
 @pytest.mark.parametrize(("kind", "number", "seconds"), MOMENTS)

@@ -74,7 +74,7 @@ def test_a_client_that_follows_outcomes_hears_those_in_a_topic_made_anew(produce
 
 @pytest.mark.parametrize("before", [1, 40])
 def test_an_exporter_goes_on_hearing_workers_in_a_topic_made_anew(before: int, new_pool: NewPool) -> None:
-    """Workers speak once a second: what was said before it listens again is said anew."""
+    """Workers publish once a second: what the exporter missed meanwhile comes again."""
     pool = new_pool(partitions=1)
     topic = pool.topics.coordination
     heard = WorkersHeard(pool.kafka.connection, clock=SystemClock())

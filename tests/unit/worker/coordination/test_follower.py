@@ -134,7 +134,7 @@ def test_what_comes_after_the_end_was_asked_for_does_not_hold_it_up() -> None:
 
 
 def test_a_later_moment_is_asked_for_anew() -> None:
-    """What was said between the two must not be taken for heard by way of the first end."""
+    """A notice published between the two must not count as received by way of the first end."""
     post = Post()
     post.topic.batch_max = 0
     post.topic.append(says(FINISHED, 0))

@@ -27,7 +27,7 @@ def test_it_begins_where_it_should_although_asking_fails_first(failures: int) ->
 
 
 def test_a_partition_that_cannot_say_where_to_begin_is_asked_again() -> None:
-    """Beginning at its end would pass over what was said just before."""
+    """Beginning at its end would pass over the latest notices."""
     post = Post()
     post.topic.append(says(FINISHED, 0))
     post.topic.partition_error = KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)

@@ -33,7 +33,7 @@ LAST_COMMIT = Notice(
 
 
 def told(*heard: tuple[float, Notice], metadata: CommitMetadata | None = None) -> Assignment:
-    """A new assignment after these were heard, each so many seconds ago."""
+    """A new assignment with these notices, received the given seconds ago."""
     notices = RecentNotices()
     for seconds_ago, notice in heard:
         notices.hear(notice, NOW - seconds_ago)

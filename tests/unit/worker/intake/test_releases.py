@@ -120,7 +120,7 @@ def test_another_error_of_a_last_commit_does_not_pass_by_waiting() -> None:
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_MEMBER_EPOCH])
 def test_who_is_no_member_any_more_says_and_hands_over_nothing(code: int) -> None:
-    """The partitions are another's already: what is said of them now would count against that one."""
+    """The partitions are another's already: a notice about them now would count against that one."""
     bay = bay_with(0, 1)
     bay.handed[1].assignment.claims.claim(1)
     bay.finish(0)

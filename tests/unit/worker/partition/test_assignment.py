@@ -81,7 +81,7 @@ def test_the_commit_names_what_runs(running: tuple[int, ...], named: tuple[int, 
 
 
 def test_what_is_finished_is_not_named_as_running() -> None:
-    """Finished, but whoever executes it has not let go of its claim yet."""
+    """Finished, but its claim is not released yet."""
     assignment = drawn("....")
     receive_all(assignment, 4)
     for offset in (0, 1, 2, 3):
