@@ -12,6 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ROOMS = sorted(path.parent for source in ROOT.glob("*/src/forebay_*") for path in source.rglob("*/__init__.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PLACES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "internals").glob("*.md"))]
+
+
+def is_there(place: Path) -> bool:
+    """Whether it is a folder or a module."""
+    return place.is_dir() or place.with_suffix(".py").exists()
 
 
 def names_of_tests() -> set[str]:
@@ -44,6 +50,13 @@ def test_the_map_names_every_room_and_what_it_names_exists() -> None:
     assert sorted(str(path) for path in named if not path.exists()) == []
     assert len(ROOMS) > 30
     assert sorted(str(room.relative_to(ROOT)) for room in set(ROOMS) - named) == []
+
+
+@pytest.mark.parametrize("page", PLACES, ids=lambda page: page.name)
+def test_rooms_and_modules_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+)/?`", page.read_text(encoding="utf-8"))
+    roots = [ROOT, *ROOT.glob("*/src/forebay_*")]
+    assert [place for place in named if not any(is_there(root / place) for root in roots)] == []
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
