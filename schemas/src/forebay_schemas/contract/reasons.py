@@ -42,15 +42,15 @@ class Reason(Enum):
         "deadline_passed_running",
         Status.EXPIRED,
         False,
-        "The deadline passed while the backend was working on it; the call was given up.",
+        "The deadline passed while the backend was working on it; the call was cancelled.",
         "Give it a longer deadline, or ask for fewer tokens.",
     )
     RETRY_TOO_LATE = (
         "retry_too_late",
         Status.EXPIRED,
         False,
-        "It failed, and its deadline passes before it could be tried again.",
-        "Look at the error; give it a longer deadline if the failure is one that passes.",
+        "It failed, and its deadline would pass before it could be tried again.",
+        "Look at the error; give it a longer deadline if such failures pass by themselves.",
     )
     SHED_OVERLOAD = (
         "shed_overload",
@@ -63,7 +63,7 @@ class Reason(Enum):
         "cancelled",
         Status.CANCELLED,
         False,
-        "Somebody asked for its end, with forebay cancel or the client library.",
+        "It was cancelled, with forebay cancel or the client library.",
         "Nothing; if that was a mistake, submit it again under a new id.",
     )
     BACKEND_TIMEOUT = (
@@ -106,8 +106,8 @@ class Reason(Enum):
         "backend_rejected",
         Status.FAILED,
         False,
-        "The backend says that the request itself is wrong (4xx), or that it cannot do that at all (501).",
-        "Correct the payload; the error holds the backend's words.",
+        "The backend says that the request is wrong (4xx), or that it cannot do such requests at all (501).",
+        "Correct the payload; the error has the backend's own text.",
     )
     HANDLER_FAILED = (
         "handler_failed",
@@ -120,8 +120,8 @@ class Reason(Enum):
         "worker_crashed",
         Status.FAILED,
         False,
-        "Two workers died while they ran it, and then the one, or the process of its own, that ran it alone.",
-        "Look for what kills the worker in its log and its memory figures before it is replayed.",
+        "Two workers died while they ran it, and then the worker or process that ran it alone.",
+        "Find what kills the worker, in its log and its memory figures, before you replay it.",
     )
     RESULT_TOO_LARGE = (
         "result_too_large",
