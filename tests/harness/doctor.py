@@ -22,9 +22,11 @@ _MACHINE_SECONDS = 30.0
 """Extra time for starting Python on a busy machine."""
 
 _MAIN_MODULES = {"forebay_producer": "forebay_producer.cli.app", "forebay_worker": "forebay_worker.cli"}
+_DOCTOR_MODULES = {"forebay_producer": "forebay_producer.cli.doctor", "forebay_worker": "forebay_worker.doctor.examine"}
 
 _PROGRAM = """
 import json, os, sys, tempfile
+import {doctor_module}  # once, not in each child
 from {main_module} import main
 
 children = []
@@ -119,7 +121,12 @@ def examine_all(package: str, cases: Mapping[str, Case]) -> dict[str, Examined]:
         for case in cases.values()
     ]
     done = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM.format(main_module=_MAIN_MODULES[package])],
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            _PROGRAM.format(main_module=_MAIN_MODULES[package], doctor_module=_DOCTOR_MODULES[package]),
+        ],
         env=clean_environment({}),
         cwd=TESTS,
         input=json.dumps(told),

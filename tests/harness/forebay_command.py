@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from forebay_producer.cli import app as forebay
 from harness.warm_process import WarmPython
 
 _SECONDS_MAX = 120.0
@@ -23,7 +24,7 @@ _SECONDS_MAX = 120.0
 _PROGRAM = "from forebay_schemas.runtime.entry import forebay; forebay()"
 """The whole of the script `forebay`."""
 
-_PYTHON = WarmPython("forebay_schemas.runtime.entry", "forebay_producer.cli.app")
+_PYTHON = WarmPython("forebay_schemas.runtime.entry", "forebay_producer.cli.app", *forebay.MODULES.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

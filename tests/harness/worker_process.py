@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from forebay_sandbox.engine.process import call
+from forebay_worker import cli as forebay_worker
 from harness.waiting import PATIENCE_SECONDS, wait_until
 from harness.warm_process import WarmPython
 
@@ -24,7 +25,9 @@ _PROGRAM = (
     "from forebay_worker.cli import main; main()"
 )
 
-_PYTHON = WarmPython("forebay_sandbox.parent", "forebay_schemas.runtime.entry", "forebay_worker.cli")
+_PYTHON = WarmPython(
+    "forebay_sandbox.parent", "forebay_schemas.runtime.entry", "forebay_worker.cli", *forebay_worker.MODULES.values()
+)
 
 # Before anything of ours is imported, so that whoever reads the wall clock gets the wrong one.
 WRONG_CLOCK = (

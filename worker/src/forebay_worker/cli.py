@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import logging
 import sys
 import time
 from enum import StrEnum
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.errors import ForebayError
-from forebay_schemas.runtime.allocator import give_back_large_blocks
-from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.entry import import_for_command
+from forebay_schemas.runtime.lazy_commands import LazyCommand, LazyGroup
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
-from forebay_worker.calibrate.command import calibrate
-from forebay_worker.doctor.examine import examine
-from forebay_worker.lifecycle.worker import run_worker
-from forebay_worker.ops.client import fetch_status
-from forebay_worker.ops.text import status_text
-from forebay_worker.settings import load_worker_settings
 
 WATCH_SECONDS = 1.0
 CLEAR = "\x1b[H\x1b[2J"
 """The terminal, from its upper left corner on."""
+
+
+MODULES: Final = {
+    "run": "forebay_worker.lifecycle.worker",
+    "status": "forebay_worker.ops.client",
+    "doctor": "forebay_worker.doctor.examine",
+    "calibrate": "forebay_worker.calibrate.command",
+}
+"""What a command imports most of: before it begins, as Ctrl-C must not be lost within an import."""
 
 
 class Output(StrEnum):
@@ -38,7 +38,24 @@ class Output(StrEnum):
     JSON = "json"
 
 
+def _add_calibrate(app: typer.Typer) -> None:
+    from forebay_worker.calibrate.command import calibrate
+
+    app.command()(calibrate)
+
+
+class _Commands(LazyGroup):
+    lazy = {  # noqa: RUF012 - never changed
+        "calibrate": LazyCommand(
+            summary="Steps the load on a backend until more gains nothing, and says what to set. It loads the backend "
+            "to its limit.",
+            add=_add_calibrate,
+        )
+    }
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Takes inference requests from Kafka at the pace the backend sustains.",
@@ -62,6 +79,11 @@ def run(
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error")] = None,
 ) -> None:
     """Serves a pool until SIGTERM, then drains. Every other setting is a FOREBAY_ variable or a line of --config."""
+    from forebay_schemas.runtime.allocator import give_back_large_blocks
+    from forebay_schemas.runtime.log import configure_logging
+    from forebay_worker.lifecycle.worker import run_worker
+    from forebay_worker.settings import load_worker_settings
+
     flags = {
         "bootstrap_servers": bootstrap_servers,
         "pool": pool,
@@ -92,6 +114,9 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C")] = False,
 ) -> None:
     """Shows what a running worker does and why: what limits it, the last limit changes, signals, tiers, estimates."""
+    from forebay_worker.ops.client import fetch_status
+    from forebay_worker.ops.text import status_text
+
     while True:
         body, document = fetch_status(url)
         if watch and output is Output.TABLE and sys.stdout.isatty():
@@ -123,6 +148,13 @@ def doctor(
 
     Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
     """
+    import asyncio
+
+    from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
+    from forebay_schemas.runtime.log import configure_logging
+    from forebay_worker.doctor.examine import examine
+    from forebay_worker.settings import load_worker_settings
+
     flags = {
         "bootstrap_servers": bootstrap_servers,
         "pool": pool,
@@ -141,11 +173,10 @@ def doctor(
     raise typer.Exit(exit_code(findings))
 
 
-app.command()(calibrate)
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"forebay-worker {version('forebay-worker')}")
         raise typer.Exit
 
@@ -161,6 +192,9 @@ def _options_of_all(
 
 def main() -> None:
     """The entry point: a person's mistake ends in one line and an exit code, never in a traceback."""
+    called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    if called in MODULES:
+        import_for_command(MODULES[called])
     try:
         app(standalone_mode=True)
     except ForebayError as error:

@@ -20,6 +20,12 @@ from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
 
+
+def add_to(all_commands: typer.Typer) -> None:
+    """Adds the group."""
+    all_commands.add_typer(app, name="topics")
+
+
 _COLUMNS = {
     column.name: column
     for column in (

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from forebay_schemas.runtime.streams import flush_stdout, prepare_streams
 
@@ -37,21 +38,26 @@ def forebay_sandbox() -> None:
     _run("forebay_sandbox.cli")
 
 
+def import_for_command(*modules: str) -> ModuleType:
+    """Imports what a command needs; returns the last of the modules. Ctrl-C meanwhile ends the process with 130."""
+    # Raised within the import system, an exception may be printed and forgotten.
+    heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeds_ctrl_c:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    imported = [import_module(module) for module in modules]
+    if heeds_ctrl_c:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return imported[-1]
+
+
 def _run(module: str) -> None:
     prepare_streams()
     try:
-        # Raised within the import system, an exception may be printed and forgotten.
-        heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if heeds_ctrl_c:
-            signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
         if os.getpid() == _FIRST_PROCESS:
             # The kernel keeps from the first process of a container what it has no handler for: a command would outlive
             # its pod's grace period. One that has more to do at its end puts its own handler in the place of this.
             signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))
-        main = import_module(module).main
-        if heeds_ctrl_c:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        main()
+        import_for_command(module).main()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except SystemError as error:

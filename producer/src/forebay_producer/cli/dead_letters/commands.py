@@ -28,6 +28,12 @@ from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Find out what died and why, and replay it.")
 
+
+def add_to(all_commands: typer.Typer) -> None:
+    """Adds the group."""
+    all_commands.add_typer(app, name="dead-letters")
+
+
 _CLOCK: Final = SystemClock()
 
 
