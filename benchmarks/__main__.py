@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks.cluster import Cluster
 from benchmarks.controls import measure_controls
 from benchmarks.dead_letters import measure_dead_letters
+from benchmarks.imports import measure_imports
 from benchmarks.latency import BLOCK_REQUESTS, measure_latency
 from benchmarks.memory import measure_memory
 from benchmarks.metrics import measure_metrics
@@ -32,7 +33,7 @@ from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes")
+PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes", "imports")
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -98,7 +99,18 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         metrics=metrics,
         controls=controls,
         outcomes=outcomes,
+        imports=measure_imports(say=say) if wanted("imports") else None,
     )
+
+
+def _on_kafka(given: argparse.Namespace, *, say: Callable[[str], None]) -> Findings:
+    say("starting Kafka")
+    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as logs, running_kafka() as kafka:
+        cluster = Cluster(kafka)
+        try:
+            return _measure(cluster, given, logs=Path(logs), say=say)
+        finally:
+            cluster.delete_all()
 
 
 def _stop(_signal: int, _frame: FrameType | None) -> None:
@@ -117,13 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     try:
-        say("starting Kafka")
-        with tempfile.TemporaryDirectory(prefix="forebay-bench-") as logs, running_kafka() as kafka:
-            cluster = Cluster(kafka)
-            try:
-                findings = _measure(cluster, given, logs=Path(logs), say=say)
-            finally:
-                cluster.delete_all()
+        findings = Findings(imports=measure_imports(say=say)) if given.only == "imports" else _on_kafka(given, say=say)
     except ForebayError as error:
         say(f"bench: {error}")
         return error.exit_code

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks.controls import ControlStart
 from benchmarks.dead_letters import AUDIT_RECORDS, DeadLetterScans
+from benchmarks.imports import ImportCost
 from benchmarks.latency import Latency
 from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
 from benchmarks.metrics import TENANTS, MetricsCost
@@ -27,6 +29,9 @@ METRICS_SCRAPE_MS_MAX = 50.0
 CONTROL_START_SECONDS_MAX = 10.0
 OUTCOME_WAIT_RATIO_MAX = 2.0
 OUTCOME_GROWTH_MB_MAX = 50.0
+# 0.3 s and 0.45 s of CPU where an empty interpreter takes 0.015 s.
+HELP_IMPORT_RATIO_MAX = 20.0
+WORKER_IMPORT_RATIO_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,7 @@ class Findings:
     metrics: MetricsCost | None = None
     controls: ControlStart | None = None
     outcomes: OutcomeWaits | None = None
+    imports: ImportCost | None = None
 
     def broken_promises(self) -> list[str]:
         """One sentence for each promise that was not kept."""
@@ -76,6 +82,13 @@ class Findings:
             broken.append(f"outcome_wait_ratio is {seven.ratio:.2f}, promised is at most {OUTCOME_WAIT_RATIO_MAX}")
         if seven and seven.grown_mb >= OUTCOME_GROWTH_MB_MAX:
             broken.append(f"outcome_growth_mb is {seven.grown_mb:.1f}, promised is under {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if eight := self.imports:
+            for name, ratio, most in (
+                ("help_import_ratio", eight.ratio(eight.producer_help), HELP_IMPORT_RATIO_MAX),
+                ("worker_import_ratio", eight.ratio(eight.worker_main), WORKER_IMPORT_RATIO_MAX),
+            ):
+                if ratio > most:
+                    broken.append(f"{name} is {ratio:.1f}, promised is at most {most:.0f}")
         return broken
 
     def as_json(self) -> dict[str, Any]:
@@ -115,6 +128,10 @@ class Findings:
             found["outcome_wait_ratio"] = round(seven.ratio, 3)
             found["outcome_growth_mb"] = round(seven.grown_mb, 1)
             details["outcomes"] = asdict(seven)
+        if eight := self.imports:
+            found["help_import_ratio"] = round(eight.ratio(eight.producer_help), 1)
+            found["worker_import_ratio"] = round(eight.ratio(eight.worker_main), 1)
+            details["imports"] = asdict(eight)
         return {**found, "broken_promises": self.broken_promises(), "details": details}
 
     def as_table(self) -> Table:
@@ -183,4 +200,12 @@ class Findings:
                 f"≤ ×{OUTCOME_WAIT_RATIO_MAX:.0f}",
             )
             table.add_row("  resident MB more", "", f"{seven.grown_mb:+.1f}", "", f"< {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if eight := self.imports:
+            empty = f"{median(eight.empty):.3f}"
+            for name, seconds, promised in (
+                ("CPU seconds of forebay --help", eight.producer_help, f"≤ ×{HELP_IMPORT_RATIO_MAX:.0f}"),
+                ("CPU seconds until forebay-worker's main", eight.worker_main, f"≤ ×{WORKER_IMPORT_RATIO_MAX:.0f}"),
+                ("  until all that run uses is imported", eight.worker_run, ""),
+            ):
+                table.add_row(name, empty, f"{median(seconds):.3f}", f"×{eight.ratio(seconds):.1f}", promised)
         return table
