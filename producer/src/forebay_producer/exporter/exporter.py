@@ -14,8 +14,9 @@ import structlog
 from confluent_kafka import KafkaException
 
 from forebay_producer.exporter.figures import PoolFigures, figures_of
-from forebay_producer.exporter.reader import GONE_SECONDS, Brokers, PoolReader
+from forebay_producer.exporter.reader import Brokers, PoolReader
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.coordination import GONE_SECONDS
 from forebay_schemas.contract.tier_agreement import Agreement, difference
 from forebay_schemas.contract.tiers import TierTimes
 from forebay_schemas.contract.topics import Pool

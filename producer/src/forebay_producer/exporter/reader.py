@@ -13,7 +13,7 @@ from forebay_producer.cluster.offsets_reader import At, GroupOffsets, Head, Head
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.exporter.figures import Age, TierReading
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.coordination import Capacity, decode_capacity
+from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import ForebayError
@@ -25,9 +25,6 @@ from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation, is_denied, on_topic
 
 CLIENT_ID: Final = "forebay-exporter"
-
-GONE_SECONDS: Final = 15.0
-"""A worker speaks once a second; one that was not heard for so long is gone."""
 
 
 class Brokers:

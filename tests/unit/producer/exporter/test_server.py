@@ -17,9 +17,8 @@ from forebay_producer.cluster.backlog import PartitionState
 from forebay_producer.exporter import exporter as exporter_module
 from forebay_producer.exporter.exporter import OLD_SECONDS, STUCK_SECONDS, Exporter
 from forebay_producer.exporter.figures import Age, TierReading
-from forebay_producer.exporter.reader import GONE_SECONDS
 from forebay_producer.exporter.server import ExporterServer
-from forebay_schemas.contract.coordination import Capacity
+from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import UsageError
