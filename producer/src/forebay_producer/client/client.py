@@ -18,12 +18,12 @@ from forebay_producer.client.codecs import make_codecs
 from forebay_producer.client.control_client import ControlAnswer, ControlClient, target_of
 from forebay_producer.client.follow import follow, id_of, no_outcome, search_start_ms
 from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.open_tracing import make_tracing
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
 from forebay_producer.client.prepare import Prepared, names_deadline, prepare
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
 from forebay_producer.client.tier_watch import watch_tiers
-from forebay_producer.client.tracing import make_tracing
 from forebay_producer.errors import ProducerClosedError, as_argument
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock, SystemClock

@@ -1,4 +1,4 @@
-"""Spans of what is sent: the object that makes them, chosen once, when a client or a command starts. Never raises."""
+"""Spans of what is sent: the object that makes them, and the one that makes none. Never raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay_schemas.contract.headers import Header
 from forebay_schemas.contract.tiers import Tier
-from forebay_schemas.runtime.tracing import TracesSwitch, open_traces
 
 if TYPE_CHECKING:
     from forebay_producer.client.prepare import Prepared
@@ -92,13 +91,3 @@ class NoTracing:
 
 
 NO_TRACING = NoTracing()
-
-
-def make_tracing(switch: TracesSwitch, *, service: str) -> SendTracing:
-    """What the application, the setting or the OTEL_ variables ask for. Raises ``UsageError``."""
-    traces = open_traces(switch, service=service, package="forebay-producer", attributes={}, shared=False)
-    if traces is None:
-        return NO_TRACING
-    from forebay_producer.client.spans import SendSpans  # imports OpenTelemetry
-
-    return SendSpans(traces)

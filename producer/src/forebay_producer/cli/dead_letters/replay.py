@@ -15,9 +15,9 @@ from forebay_producer.cli.common import Output, Session, command, say, to_json
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
 from forebay_producer.cli.values import duration_seconds
+from forebay_producer.client.open_tracing import make_tracing
 from forebay_producer.client.operator_identity import user_and_host
 from forebay_producer.client.results_reader import ResultsReader
-from forebay_producer.client.tracing import make_tracing
 from forebay_producer.cluster.backlog import BacklogReader
 from forebay_producer.dead_letters.audit import Action, Ending, RunStarted
 from forebay_producer.dead_letters.reader import DeadLetterReader

@@ -1,0 +1,21 @@
+"""Chooses what makes spans of what is sent: once, when a client or a command starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay_schemas.runtime.tracing import TracesSwitch, open_traces
+
+if TYPE_CHECKING:
+    pass
+from forebay_producer.client.tracing import NO_TRACING, SendTracing
+
+
+def make_tracing(switch: TracesSwitch, *, service: str) -> SendTracing:
+    """What the application, the setting or the OTEL_ variables ask for. Raises ``UsageError``."""
+    traces = open_traces(switch, service=service, package="forebay-producer", attributes={}, shared=False)
+    if traces is None:
+        return NO_TRACING
+    from forebay_producer.client.spans import SendSpans  # imports OpenTelemetry
+
+    return SendSpans(traces)
