@@ -6,7 +6,6 @@ import gc
 import logging
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +14,7 @@ import typer
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.runtime.entry import import_for_command
 from forebay_schemas.runtime.lazy_commands import LazyCommand, LazyGroup
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 
 WATCH_SECONDS = 1.0
@@ -29,13 +29,6 @@ MODULES: Final = {
     "calibrate": "forebay_worker.calibrate.command",
 }
 """What a command imports most of: before it begins, as Ctrl-C must not be lost within an import."""
-
-
-class Output(StrEnum):
-    """How `status` and `doctor` print: for people, or as JSON."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def _add_calibrate(app: typer.Typer) -> None:

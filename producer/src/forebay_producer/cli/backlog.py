@@ -11,11 +11,12 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
+from forebay_producer.cli.common import Session, command, stdout_console, table, to_json
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.cluster.backlog import BacklogReader, Sample, TierBacklog, backlog_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.runtime.output import Output
 
 _CLOCK = SystemClock()
 _COLUMNS = ("tier", "waiting", "oldest_age_seconds", "in_per_second", "out_per_second")

@@ -13,7 +13,6 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, get_type_hints
 
@@ -33,18 +32,12 @@ from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.settings import load_settings
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 
 # Wider than any table: what is no terminal has no width to keep to.
 _PLAIN_WIDTH: Final = 1000
-
-
-class Output(StrEnum):
-    """How a command prints."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say
+from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.line_source import Line, stdin_lines
 from forebay_producer.cli.tables import Rows
 from forebay_producer.cli.values import duration_seconds
@@ -18,6 +18,7 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.envelope_problems import is_request_id, shown
 from forebay_schemas.errors import ExitCode, UsageError
+from forebay_schemas.runtime.output import Output
 
 _WIDTHS: Final = {"request_id": 36, "outcome": 12, "topic": 40, "partition": 9, "offset": 12, "worker": 12}
 _PLACE: Final = re.compile(r"([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})")

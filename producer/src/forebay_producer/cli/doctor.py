@@ -6,12 +6,13 @@ import sys
 
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say
+from forebay_producer.cli.common import Session, command, say
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
 from forebay_schemas.doctor.kafka import KafkaCheckup
 from forebay_schemas.doctor.needs import Role
 from forebay_schemas.doctor.registry import check_registry
 from forebay_schemas.errors import ExitCode
+from forebay_schemas.runtime.output import Output
 
 
 def add_to(app: typer.Typer) -> None:

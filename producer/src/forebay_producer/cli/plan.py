@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from forebay_producer.cli.common import Output, Session, command, stdout_console, table, to_json
+from forebay_producer.cli.common import Session, command, stdout_console, table, to_json
 from forebay_producer.cli.values import duration_seconds
 from forebay_producer.planning.demand import ALLOWED_SHARE, Demand, Load, Service
 from forebay_producer.planning.plan import make_plan, shown_seconds
@@ -21,6 +21,7 @@ from forebay_schemas.contract.calibration import read_calibration
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes
 from forebay_schemas.errors import UsageError
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 _PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay_producer.cli.common import Output, to_json
+from forebay_producer.cli.common import to_json
 from forebay_producer.cli.tables import Rows
 from forebay_schemas.contract.results import Result
+from forebay_schemas.runtime.output import Output
 
 _WIDTHS: Final = {
     "request_id": 36,

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say
+from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.line_source import Line, LineSource, stdin_descriptor
 from forebay_producer.cli.progress import Interruption, Progress
 from forebay_producer.cli.result_rows import ResultRows
@@ -27,6 +27,7 @@ from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.output import Output
 
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 0.2

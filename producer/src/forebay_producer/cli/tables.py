@@ -13,7 +13,8 @@ from typing import Any, Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from forebay_producer.cli.common import Output, say, stdout_console, table, to_json
+from forebay_producer.cli.common import say, stdout_console, table, to_json
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 CUT_WIDTH_MIN: Final = 16

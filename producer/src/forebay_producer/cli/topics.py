@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say, to_json
+from forebay_producer.cli.common import Session, command, say, to_json
 from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.cluster.topic_admin import TopicAdmin, TopicState
 from forebay_schemas.contract.tiers import TIERS
@@ -16,6 +16,7 @@ from forebay_schemas.contract.topics import TopicSpec
 from forebay_schemas.errors import ExitCode, TopicMissingError
 from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.clients import make_admin
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")

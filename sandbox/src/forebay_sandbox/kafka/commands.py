@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,15 +14,9 @@ from forebay_sandbox.kafka import service as kafka_service
 from forebay_sandbox.kafka.service import DEFAULT_DATA_DIR, DEFAULT_PORT, State, Status
 from forebay_sandbox.kafka.tools import TOOLS, tool_command
 from forebay_schemas.errors import ExitCode, UsageError
+from forebay_schemas.runtime.output import Output
 
 app = typer.Typer(no_args_is_help=True, help="A real Apache Kafka on 127.0.0.1, for trying and testing.")
-
-
-class Output(StrEnum):
-    """How answers are printed."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Folder of the brokers' data, logs and state.")]

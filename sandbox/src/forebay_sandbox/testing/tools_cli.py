@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from forebay_sandbox.kafka.commands import Output, OutputOption
+from forebay_sandbox.kafka.commands import OutputOption
 from forebay_sandbox.testing import tools
 from forebay_sandbox.testing.tool_catalogue import TOOLS
+from forebay_schemas.runtime.output import Output
 
 app = typer.Typer(no_args_is_help=True, help="Programs of others that the tests run: helm, Prometheus, Kubernetes.")
 

@@ -23,6 +23,7 @@ from forebay_schemas.contract.calibration import VERSION, Calibration
 from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.log import configure_logging
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 from forebay_worker.calibrate.knee import fit_line, is_plateau, recommend, unsettled_note
 from forebay_worker.calibrate.prepare import Patience, first_model, look_at_engine, probe
@@ -41,13 +42,6 @@ _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
 _UNIT_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _CLOCK: Final = SystemClock()
-
-
-class Output(StrEnum):
-    """How the calibration is printed: for people, or as JSON."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class Prompts(StrEnum):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say, suggested, to_json
+from forebay_producer.cli.common import Session, command, say, suggested, to_json
 from forebay_producer.cli.dead_letters import discard as cli_dead_letters_discard
 from forebay_producer.cli.dead_letters import export as cli_dead_letters_export
 from forebay_producer.cli.dead_letters import replay as cli_dead_letters_replay
@@ -24,6 +24,7 @@ from forebay_producer.dead_letters.state import state_of
 from forebay_producer.dead_letters.views import rfc3339, view_of, view_text
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 app = typer.Typer(no_args_is_help=True, help="Find out what died and why, and replay it.")

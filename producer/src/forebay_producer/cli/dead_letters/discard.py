@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say, to_json
+from forebay_producer.cli.common import Session, command, say, to_json
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
 from forebay_producer.cli.tables import Column, print_table
@@ -26,6 +26,7 @@ from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 BATCH_LETTERS_MAX: Final = 5_000

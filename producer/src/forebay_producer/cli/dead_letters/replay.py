@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from forebay_producer.cli.common import Output, Session, command, say, to_json
+from forebay_producer.cli.common import Session, command, say, to_json
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
 from forebay_producer.cli.values import duration_seconds
@@ -32,6 +32,7 @@ from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TTL_MS_MAX
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 RATE_PER_SECOND_MAX: Final = 10_000.0
