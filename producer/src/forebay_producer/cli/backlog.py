@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.table import Table
 
 from forebay_producer.cli.common import Session, command, stdout_console, table, to_json
-from forebay_producer.cli.values import duration_seconds
 from forebay_producer.cluster.backlog import BacklogReader, Sample, TierBacklog, backlog_of
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.tiers import TIERS
+from forebay_schemas.runtime.durations import duration_seconds
 from forebay_schemas.runtime.output import Output
 
 _CLOCK = SystemClock()

@@ -12,12 +12,12 @@ import typer
 from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.line_source import Line, stdin_lines
 from forebay_producer.cli.tables import Rows
-from forebay_producer.cli.values import duration_seconds
 from forebay_producer.client.control_client import ControlAnswer, ControlClient, Target
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.envelope_problems import is_request_id, shown
 from forebay_schemas.errors import ExitCode, UsageError
+from forebay_schemas.runtime.durations import duration_seconds
 from forebay_schemas.runtime.output import Output
 
 _WIDTHS: Final = {"request_id": 36, "outcome": 12, "topic": 40, "partition": 9, "offset": 12, "worker": 12}

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from forebay_producer.cli.common import Session, command, stdout_console, table, to_json
-from forebay_producer.cli.values import duration_seconds
+from forebay_producer.cli.values import rate_per_second
 from forebay_producer.planning.demand import ALLOWED_SHARE, Demand, Load, Service
 from forebay_producer.planning.plan import make_plan, shown_seconds
 from forebay_producer.planning.result import Plan, TierPlan
@@ -21,11 +21,10 @@ from forebay_schemas.contract.calibration import read_calibration
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.tiers import TIERS, TTL_MS_MAX, Tier, TierTimes
 from forebay_schemas.errors import UsageError
+from forebay_schemas.runtime.durations import UNIT_SECONDS, duration_seconds
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
-_PER_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h|d))?")
 _PEAK: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)x(.+)")
 _BYTES: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(b|kb|kib|mb|mib|)")
 _UNIT_BYTES: Final = {"": 1, "b": 1, "kb": 1000, "kib": 1024, "mb": 1000**2, "mib": 1024**2}
@@ -149,11 +148,10 @@ def _by_tier(given: Sequence[str], *, field: str) -> dict[Tier, str]:
 
 
 def _rate(text: str) -> float:
-    match = _RATE.fullmatch(text.strip().lower())
+    per_second = rate_per_second(text)
     fix = "give requests a second, or with /m, /h or /d: 5, 200000/d"
-    if match is None:
+    if per_second is None:
         raise UsageError("--rate", f"is {shown(text)}", fix=fix)
-    per_second = float(match[1]) / _PER_SECONDS[match[2] or ""]
     # As good as 1/d after the division.
     if not 0.999 * _RATE_MIN <= per_second <= _RATE_MAX:
         raise UsageError("--rate", f"is {shown(text)}", fix=f"{fix}; from 1/d to {_RATE_MAX:,.0f} a second")
@@ -168,7 +166,7 @@ def _peak(text: str) -> tuple[float, float]:
         fix = f"a peak is at least once the mean, and at most {_PEAK_FACTOR_MAX:,.0f} times: 4x15m"
         raise UsageError("--peak", f"is {shown(text)}", fix=fix)
     seconds = duration_seconds(match[2], field="--peak")
-    if seconds > _PER_SECONDS["d"]:
+    if seconds > UNIT_SECONDS["d"]:
         raise UsageError("--peak", f"is {shown(text)}", fix="give at most a day: 4x15m")
     return float(match[1]), seconds
 
@@ -184,7 +182,7 @@ def _service(path: Path | None, *, seconds: float | None, cv: float | None, limi
             raise UsageError("--limit", "goes with --service-seconds", fix="leave it out: the calibration says it")
         return _calibrated(path, cv=cv)
     assert seconds is not None
-    if not _SERVICE_SECONDS_MIN <= seconds <= _PER_SECONDS["d"]:
+    if not _SERVICE_SECONDS_MIN <= seconds <= UNIT_SECONDS["d"]:
         raise UsageError("--service-seconds", f"is {seconds}", fix="give seconds from 0.0001 to 86400, a day")
     if limit is None:
         raise UsageError("--limit", "is missing", fix="say how many an engine has in flight while a request takes that")
@@ -202,7 +200,7 @@ def _calibrated(path: Path, *, cv: float | None) -> Service:
     found = read_calibration(text, field=field).recommended
     if found is None:
         raise UsageError(field, f"{path} recommends nothing", fix="calibrate again, with more time or less load")
-    is_sane = _SERVICE_SECONDS_MIN <= found.service_seconds <= _PER_SECONDS["d"]
+    is_sane = _SERVICE_SECONDS_MIN <= found.service_seconds <= UNIT_SECONDS["d"]
     if not is_sane or not 1 <= found.limit_requests <= _LIMIT_MAX or not 0 <= found.service_cv <= _CV_MAX:
         problem = f"{path} recommends {found.limit_requests} in flight at {found.service_seconds:g} s each"
         raise UsageError(field, problem, fix="calibrate again: no engine does that")

@@ -17,7 +17,6 @@ from forebay_producer.cli.progress import Interruption, Progress
 from forebay_producer.cli.result_rows import ResultRows
 from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
 from forebay_producer.cli.tables import Rows
-from forebay_producer.cli.values import duration_seconds
 from forebay_producer.client.client import Producer
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.client.sender import Submitted
@@ -26,6 +25,7 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.errors import BrokerUnreachableError, ExitCode, ForebayError, TopicMissingError, UsageError
+from forebay_schemas.runtime.durations import duration_seconds
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.output import Output
 

@@ -16,11 +16,12 @@ import pytest
 from forebay_producer.cli.control import _on_lines
 from forebay_producer.cli.line_source import LINE_BYTES_MAX, Line, LineSource
 from forebay_producer.cli.submit_lines import LineDefaults, envelope_on, is_blank, ttl_ms_of
-from forebay_producer.cli.values import duration_seconds, point_in_time_ms
+from forebay_producer.cli.values import point_in_time_ms
 from forebay_producer.client.control_client import Target
 from forebay_producer.errors import RecordTooLargeError
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier
 from forebay_schemas.errors import UsageError
+from forebay_schemas.runtime.durations import duration_seconds
 
 NOTHING = LineDefaults(ttl_ms=None, biz_type=None)
 

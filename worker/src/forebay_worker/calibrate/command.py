@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from yarl import URL
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.calibration import VERSION, Calibration
 from forebay_schemas.errors import ExitCode, UsageError
+from forebay_schemas.runtime.durations import duration_seconds
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.log import configure_logging
 from forebay_schemas.runtime.output import Output
@@ -37,9 +37,6 @@ from forebay_worker.wiring.signals import make_signals
 
 CONCURRENCY_MAX: Final = 4096
 CLOSING_SECONDS: Final = 3.0
-
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|)")
-_UNIT_SECONDS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _CLOCK: Final = SystemClock()
 
@@ -88,8 +85,8 @@ def calibrate(
     settings = load_worker_settings(flags={"backend_url": backend_url, "handler": handler}, config=config)
     bounds = Bounds(
         concurrency_max=_concurrency(max_concurrency),
-        window_seconds=_seconds(window, field="--window"),
-        seconds_max=_seconds(max_duration, field="--max-duration"),
+        window_seconds=duration_seconds(window, field="--window"),
+        seconds_max=duration_seconds(max_duration, field="--max-duration"),
         tpot_seconds=_tpot(tpot),
     )
     prompt, answer = (
@@ -224,14 +221,6 @@ def _check_writable(path: Path | None) -> None:
     """Before a quarter of an hour of measuring, not after it."""
     if path is not None and not path.parent.is_dir():
         raise UsageError("--write-settings and --write-json", f"{path.parent} is no folder", fix="make it first")
-
-
-def _seconds(text: str, *, field: str) -> float:
-    match = _DURATION.fullmatch(text.strip().lower())
-    seconds = float(match[1]) * _UNIT_SECONDS[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise UsageError(field, f"is {text!r}", fix="give a time above 0: 2s, 15m, 1h")
-    return seconds
 
 
 def _concurrency(value: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from contextlib import ExitStack, closing
@@ -14,7 +13,7 @@ import typer
 from forebay_producer.cli.common import Session, command, say, to_json
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
-from forebay_producer.cli.values import duration_seconds
+from forebay_producer.cli.values import rate_per_second
 from forebay_producer.client.open_tracing import make_tracing
 from forebay_producer.client.operator_identity import user_and_host
 from forebay_producer.client.results_reader import ResultsReader
@@ -31,6 +30,7 @@ from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TTL_MS_MAX
 from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.runtime.durations import duration_seconds
 from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
@@ -38,8 +38,6 @@ from forebay_schemas.runtime.terminal import printable
 RATE_PER_SECOND_MAX: Final = 10_000.0
 
 _CLOCK: Final = SystemClock()
-_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) *(?:/ *(s|m|h))?")
-_UNIT_SECONDS: Final = {None: 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -325,9 +323,8 @@ def _ttl_ms(text: str) -> int:
 
 
 def _rate_per_second(text: str) -> float:
-    match = _RATE.fullmatch(text.strip().lower())
-    per_second = float(match[1]) / _UNIT_SECONDS[match[2]] if match else 0.0
-    if not 0 < per_second <= RATE_PER_SECOND_MAX:
+    per_second = rate_per_second(text)
+    if per_second is None or not 0 < per_second <= RATE_PER_SECOND_MAX:
         raise UsageError(
             "--rate",
             f"is {text!r}",
