@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from forebay_producer.dead_letters.letter import Letter
 from forebay_schemas.contract import headers as h
@@ -17,9 +16,6 @@ from forebay_schemas.contract.envelope import deadline_ms
 from forebay_schemas.contract.headers import Header, replace_headers
 from forebay_schemas.contract.tiers import DEFAULT_TTL_MS, Tier
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-
-_SPRING_PREFIX: Final = "kafka_dlt-"
-_HOPS: Final = frozenset((h.ATTEMPT, h.FIRST_ENQUEUED_AT, h.NOT_BEFORE, h.REASON, h.WORKER))
 
 
 class Refusal(Enum):
@@ -104,7 +100,7 @@ def plan_replay(
     count = letter.history.replay_count + 1
     if count > replays_max:
         return Refusal.REPLAYED_TOO_OFTEN
-    kept = [(name, value) for name, value in letter.headers if not _is_of_hops(name)]
+    kept = [(name, value) for name, value in letter.headers if not h.is_of_hops(name)]
     return Replay(
         letter=letter,
         tier=letter.tier,
@@ -123,7 +119,3 @@ def plan_replay(
 def replay_of(topic_id: str, partition: int, offset: int) -> str:
     """What the header of a replay says: which dead letter it is the replay of. There is one replay of each."""
     return f"{topic_id}/{partition}/{offset}"
-
-
-def _is_of_hops(name: str) -> bool:
-    return name in _HOPS or name.startswith(_SPRING_PREFIX)

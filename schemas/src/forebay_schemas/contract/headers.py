@@ -43,6 +43,8 @@ DLT_ORIGINAL_CONSUMER_GROUP: Final = "kafka_dlt-original-consumer-group"
 DLT_EXCEPTION_FQCN: Final = "kafka_dlt-exception-fqcn"
 DLT_EXCEPTION_MESSAGE: Final = "kafka_dlt-exception-message"
 
+_WRITTEN_BY_HOPS: Final = frozenset((ATTEMPT, FIRST_ENQUEUED_AT, NOT_BEFORE, REASON, WORKER))
+
 HEADERS_BYTES_MAX: Final = 32 * 1024
 """All headers of a record together, names and values."""
 
@@ -55,6 +57,11 @@ HEADERS_MAX: Final = 1_000
 _TEXT_BYTES_MAX: Final = 1_000
 
 _log = structlog.get_logger("forebay.headers")
+
+
+def is_of_hops(name: str) -> bool:
+    """Whether a retry or a dead letter has added the header; a replay leaves it out."""
+    return name in _WRITTEN_BY_HOPS or name.startswith("kafka_dlt-")
 
 
 class HasHeaders(Protocol):
