@@ -11,12 +11,12 @@ from typing import Final, Self
 
 from confluent_kafka import TopicPartition
 
-from forebay_producer.cluster.offsets_reader import At, GroupOffsets, Head, HeadReader
+from forebay_producer.cluster.offsets_reader import GroupOffsets, Head, HeadReader
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.offsets_metadata import NOTHING, decode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_schemas.contract.topics import Pool
+from forebay_schemas.contract.topics import PartitionKey, Pool
 from forebay_schemas.kafka.clients import make_admin
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.metadata import require_topics
@@ -98,16 +98,16 @@ class Heads:
 
     def __init__(self, reader: HeadReader) -> None:
         self._reader = reader
-        self._known: dict[At, tuple[int, Head]] = {}
+        self._known: dict[PartitionKey, tuple[int, Head]] = {}
 
-    def of(self, states: Mapping[At, PartitionState]) -> dict[At, Head]:
+    def of(self, states: Mapping[PartitionKey, PartitionState]) -> dict[PartitionKey, Head]:
         """The head of each partition in which something seems to wait, but for those whose broker does not answer."""
         asked = {at: state for at, state in states.items() if state.waiting}
         unknown = {at: state.head for at, state in asked.items() if not self._knows(at, state)}
         self._known |= {at: (unknown[at], head) for at, head in self._reader.at(unknown).items()}
         return {at: self._known[at][1] for at, state in asked.items() if self._knows(at, state)}
 
-    def _knows(self, at: At, state: PartitionState) -> bool:
+    def _knows(self, at: PartitionKey, state: PartitionState) -> bool:
         offset, head = self._known.get(at, (None, None))
         # Where there was no record there may be one behind the end of then.
         return offset == state.head and head is not None and (head.written_ms is not None or head.offset >= state.end)

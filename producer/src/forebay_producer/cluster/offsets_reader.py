@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_producer.cluster.lifetimes import Lifetime, lifetime_of
 from forebay_schemas.clock import Clock
+from forebay_schemas.contract.topics import PartitionKey
 from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -21,9 +22,6 @@ from forebay_schemas.kafka.group_access import told_denial
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS
 from forebay_schemas.kafka.permissions import Operation, is_denied, on_group, on_topic
 from forebay_schemas.kafka.transient import until_passed
-
-At = tuple[str, int]
-"""A topic and the number of a partition."""
 
 # A head that has not come by then is left out of the age: its broker is away.
 _HEADS_SECONDS_MAX: Final = 5.0
@@ -52,7 +50,7 @@ class GroupOffsets:
         """Lets go of the brokers."""
         self._consumer.close()
 
-    def committed(self, partitions: Iterable[At]) -> dict[At, TopicPartition]:
+    def committed(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, TopicPartition]:
         """Offset and metadata of each partition in which the group has committed something."""
         wanted = [TopicPartition(topic, number) for topic, number in partitions]
         consumer = self._consumer
@@ -101,7 +99,7 @@ class HeadReader:
         """Lets go of the brokers."""
         self._consumer.close()
 
-    def at(self, offsets: Mapping[At, int]) -> dict[At, Head]:
+    def at(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, Head]:
         """The head of each partition from this offset on.
 
         Partitions of which nothing comes within five seconds are left out. Raises ``DeniedError``.
@@ -113,9 +111,9 @@ class HeadReader:
         finally:
             self._consumer.unassign()
 
-    def _read(self, offsets: Mapping[At, int]) -> dict[At, Head]:
+    def _read(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, Head]:
         self._consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()])
-        heads: dict[At, Head] = {}
+        heads: dict[PartitionKey, Head] = {}
         give_up_at = self._clock.monotonic() + _HEADS_SECONDS_MAX
         while len(heads) < len(offsets) and self._clock.monotonic() < give_up_at:
             message = self._consumer.poll(_POLL_SECONDS)

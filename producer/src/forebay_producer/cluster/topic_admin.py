@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 from confluent_kafka.cimpl import NewTopic
 
-from forebay_schemas.contract.topics import TopicSpec
+from forebay_schemas.contract.topics import PartitionKey, TopicSpec
 from forebay_schemas.errors import ForebayError, KafkaFailedError, UsageError
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error
@@ -143,8 +143,8 @@ class TopicAdmin:
         return counts
 
     def offsets(
-        self, partitions: Iterable[tuple[str, int]], *, at: Edge, patience_seconds: float = SECONDS_MAX
-    ) -> dict[tuple[str, int], int]:
+        self, partitions: Iterable[PartitionKey], *, at: Edge, patience_seconds: float = SECONDS_MAX
+    ) -> dict[PartitionKey, int]:
         """The offset of the first record, or the one after the last, of each (topic, partition).
 
         ``patience_seconds``: how long brokers may answer with errors that pass.
@@ -155,8 +155,8 @@ class TopicAdmin:
         if not wanted:
             return {}
 
-        def ask() -> dict[tuple[str, int], int]:
-            found: dict[tuple[str, int], int] = {}
+        def ask() -> dict[PartitionKey, int]:
+            found: dict[PartitionKey, int] = {}
             answers = self._admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_TIMEOUT)
             for one, answer in answers.items():
                 try:

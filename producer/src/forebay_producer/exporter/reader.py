@@ -9,13 +9,13 @@ from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.cluster.backlog import Heads, partition_state
-from forebay_producer.cluster.offsets_reader import At, GroupOffsets, Head, HeadReader
+from forebay_producer.cluster.offsets_reader import GroupOffsets, Head, HeadReader
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
 from forebay_producer.exporter.figures import Age, TierReading
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
+from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, PartitionKey, Pool
 from forebay_schemas.errors import ForebayError
 from forebay_schemas.kafka.clients import create_client, make_admin
 from forebay_schemas.kafka.configs import reader_config
@@ -113,7 +113,7 @@ class WorkersHeard:
         self._connection = connection
         self._clock = clock
         self._consumer = create_client(Consumer, reader_config(connection, client_id=CLIENT_ID))
-        self._followed: dict[Pool, list[At]] = {}
+        self._followed: dict[Pool, list[PartitionKey]] = {}
         self._pools: dict[str, Pool] = {}
         self._since: dict[Pool, float] = {}
         self._heard: dict[Pool, dict[str, tuple[float, Capacity]]] = {}
@@ -123,7 +123,7 @@ class WorkersHeard:
         """Lets go of the brokers."""
         self._consumer.close()
 
-    def follow(self, pool: Pool, partitions: list[At]) -> None:
+    def follow(self, pool: Pool, partitions: list[PartitionKey]) -> None:
         """Follows these from now on, if it does not yet. Raises ``DeniedError`` when it was not allowed to lately: the
         client says so once only, and not when that is over, so it is tried anew then."""
         denied = self._denied.pop(pool, None)
@@ -175,7 +175,7 @@ class WorkersHeard:
         return [capacity for _, capacity in self._heard[pool].values()]
 
 
-def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[At]:
+def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[PartitionKey]:
     return [(topic, number) for topic in topics for number in range(counts[topic])]
 
 

@@ -30,6 +30,10 @@ _DAY_MS = 24 * 60 * 60 * 1000
 _POOL = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
+PartitionKey = tuple[str, int]
+"""A topic and a partition of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
     """What a topic should be: ``config`` holds Kafka's own names and values."""

@@ -20,6 +20,7 @@ from forebay_producer.dead_letters.replay_plan import replay_of
 from forebay_producer.dead_letters.runs.journal import Place
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.headers import REPLAY_OF, record_headers
+from forebay_schemas.contract.topics import PartitionKey
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError
 from forebay_schemas.kafka.clients import create_client, make_admin
 from forebay_schemas.kafka.configs import reader_config
@@ -40,7 +41,6 @@ _REPLICAS_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500
 
-_At = tuple[str, int]
 Found = dict[Place, tuple[int, int]]
 """Which letter's replay lies at which partition and offset of its topic."""
 
@@ -76,10 +76,12 @@ class ReadBack:
             found = self._read(wanted, self._ranges(admin, partitions, intent))
         return found
 
-    def _ranges(self, admin: AdminClient, partitions: list[_At], intent: Intent) -> dict[_At, tuple[int, int]]:
+    def _ranges(
+        self, admin: AdminClient, partitions: list[PartitionKey], intent: Intent
+    ) -> dict[PartitionKey, tuple[int, int]]:
         offsets = TopicAdmin(admin, connection=self._connection)
         first, end = offsets.offsets(partitions, at=Edge.FIRST), offsets.offsets(partitions, at=Edge.END)
-        ranges: dict[_At, tuple[int, int]] = {}
+        ranges: dict[PartitionKey, tuple[int, int]] = {}
         for at in partitions:
             told = intent.ends.get(at[0], [])
             start = max(first[at], told[at[1]]) if at[1] < len(told) else first[at]
@@ -108,7 +110,7 @@ class ReadBack:
                 raise BrokerUnreachableError(f"{names}: too few replicas are in sync to see what was written before")
             self._pause(0.5)
 
-    def _read(self, wanted: dict[bytes, Place], ranges: dict[_At, tuple[int, int]]) -> Found:
+    def _read(self, wanted: dict[bytes, Place], ranges: dict[PartitionKey, tuple[int, int]]) -> Found:
         found: Found = {}
         if not ranges:
             return found
@@ -153,11 +155,11 @@ class ReadBack:
 class _Search:
     """``left``: the end of each partition that is not read to it yet."""
 
-    def __init__(self, wanted: dict[bytes, Place], left: dict[_At, int]) -> None:
+    def __init__(self, wanted: dict[bytes, Place], left: dict[PartitionKey, int]) -> None:
         self.found: Found = {}
         self.left = left
         self._wanted = wanted
-        self._until_ms: dict[_At, int] = {}
+        self._until_ms: dict[PartitionKey, int] = {}
 
     def look_at(self, message: Message) -> None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
