@@ -5,25 +5,25 @@ Starts and ends JVMs; never touches a process that does not carry the run's toke
 
 from __future__ import annotations
 
-import json
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Final
 
-from forebay_sandbox.errors import BrokerStartError, PortTakenError, SandboxError
-from forebay_sandbox.files import locked, write_atomically
+from forebay_sandbox.errors import BrokerStartError, PortTakenError
+from forebay_sandbox.files import locked
 from forebay_sandbox.kafka.broker import READY_SECONDS_MAX, wait_for_metadata
 from forebay_sandbox.kafka.local import launch_kafka
 from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
-from forebay_sandbox.process import end_all, new_token, processes_of
+from forebay_sandbox.process import new_token, processes_of
+from forebay_sandbox.run_state import LOCK, STATE, StateFile
 from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka.connection import KafkaConnection
 
 DEFAULT_DATA_DIR = Path(".sandbox/kafka")
 DEFAULT_PORT = 9092
-_STATE = "run.json"
-_LOCK = "up.lock"
 _ANSWER_SECONDS = 10.0
 
 
@@ -57,6 +57,13 @@ class _Run:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
 
+def _run_of(fields: Mapping[str, Any]) -> _Run:
+    return _Run(token=str(fields["token"]), ports=tuple(int(port) for port in fields["ports"]))
+
+
+_RUNS: Final = StateFile(of_fields=_run_of, processes="brokers")
+
+
 def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status, bool]:
     """Start the cluster of ``data_dir`` unless it runs already; say how it stands and whether it was started now.
 
@@ -66,27 +73,27 @@ def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status
     """
     folder = data_dir.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / _LOCK, wait_seconds=READY_SECONDS_MAX):
+    with locked(folder / LOCK, wait_seconds=READY_SECONDS_MAX):
         now = status(data_dir=folder)
         if now.state is State.RUNNING:
             _require_same(now, port=port, brokers=brokers)
             return now, False
         # Half a cluster is brought to a clean end before it is started as a whole.
-        _end(folder)
+        _RUNS.end(folder)
         count = brokers or len(list(folder.glob("broker-*/meta.properties"))) or 1
         first = DEFAULT_PORT if port is None else port
         asked = [first + i if first else 0 for i in range(count)]
         spec = ClusterSpec(brokers=tuple(BrokerSpec(listeners=(Listener(name="DIRECT", port=p),)) for p in asked))
         run = _Run(token=new_token(), ports=tuple(asked))
         # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
-        _write(folder, run)
+        _RUNS.write(folder, run)
         try:
             cluster = launch_kafka(spec, data_dir=folder, log_dir=folder, token=run.token)
         except PortTakenError as error:
             raise PortTakenError(
                 error.port, fix="stop that program, or choose another with --port (0 picks a free one)"
             ) from None
-        _write(folder, _Run(token=run.token, ports=tuple(broker.ports["DIRECT"] for broker in cluster.brokers)))
+        _RUNS.write(folder, _Run(token=run.token, ports=tuple(broker.ports["DIRECT"] for broker in cluster.brokers)))
         return status(data_dir=folder), True
 
 
@@ -95,8 +102,8 @@ def down(*, data_dir: Path) -> bool:
     folder = data_dir.resolve()
     if not folder.is_dir():
         return False
-    with locked(folder / _LOCK, wait_seconds=READY_SECONDS_MAX):
-        return _end(folder)
+    with locked(folder / LOCK, wait_seconds=READY_SECONDS_MAX):
+        return _RUNS.end(folder)
 
 
 def delete(*, data_dir: Path) -> None:
@@ -105,7 +112,7 @@ def delete(*, data_dir: Path) -> None:
     down(data_dir=folder)
     if not folder.exists() or not any(folder.iterdir()):
         return
-    if not (folder / _LOCK).exists() or not (folder / _STATE).exists():
+    if not (folder / LOCK).exists() or not (folder / STATE).exists():
         raise UsageError("data-dir", f"{folder} was not made by `kafka up`", fix="delete it by hand if you mean it")
     shutil.rmtree(folder)
 
@@ -113,7 +120,7 @@ def delete(*, data_dir: Path) -> None:
 def status(*, data_dir: Path) -> Status:
     """How the cluster of ``data_dir`` stands: running means that every broker lives and answers."""
     folder = data_dir.resolve()
-    run = _read(folder)
+    run = _RUNS.read(folder)
     living = processes_of(run.token) if run else []
     state = State.STOPPED
     if run and living:
@@ -147,25 +154,3 @@ def _require_same(now: Status, *, port: int | None, brokers: int | None) -> None
         raise UsageError("port", f"the cluster of {now.data_dir} runs already, on port {first}", fix=fix)
     if brokers and brokers != now.brokers:
         raise UsageError("brokers", f"the cluster of {now.data_dir} runs already, with {now.brokers}", fix=fix)
-
-
-def _end(folder: Path) -> bool:
-    run = _read(folder)
-    if run is None or not processes_of(run.token):
-        return False
-    end_all(run.token)
-    return True
-
-
-def _write(folder: Path, run: _Run) -> None:
-    write_atomically(folder / _STATE, json.dumps(asdict(run)))
-
-
-def _read(folder: Path) -> _Run | None:
-    try:
-        fields = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        return _Run(token=str(fields["token"]), ports=tuple(int(port) for port in fields["ports"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise SandboxError(f"{folder / _STATE} is damaged; end its brokers by hand and delete the folder") from None

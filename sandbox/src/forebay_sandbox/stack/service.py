@@ -10,26 +10,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from forebay_sandbox.engine.process import call
 from forebay_sandbox.errors import SandboxError
-from forebay_sandbox.files import locked, write_atomically
+from forebay_sandbox.files import locked
 from forebay_sandbox.kafka import service as kafka_service
 from forebay_sandbox.kafka.access import KafkaAccess, kafka_from_environment
 from forebay_sandbox.kafka.local import port_is_free
 from forebay_sandbox.kafka.spec import HOST
 from forebay_sandbox.process import end_all, new_token, processes_of
+from forebay_sandbox.run_state import LOCK, StateFile
 from forebay_sandbox.stack.stack import MODEL, Launcher, backend_settings
 from forebay_schemas.kafka.connection import KafkaConnection
 
 DEFAULT_FOLDER: Final = Path(".sandbox/stack")
 _DEFAULT_POOL: Final = "default"
-_STATE: Final = "run.json"
-_LOCK: Final = "up.lock"
 _LOCK_SECONDS_MAX: Final = 180.0
 _SETTLE_SECONDS_MAX: Final = 20.0
 """For parts that all run: a worker is not ready for a moment whenever its groups share partitions out anew."""
@@ -58,6 +57,24 @@ class _Run:
     status: StackStatus | None
 
 
+def _run_of(fields: Mapping[str, Any]) -> _Run:
+    status = fields["status"]
+    if status is not None:
+        status = StackStatus(
+            pool=str(status["pool"]),
+            bootstrap_servers=str(status["bootstrap_servers"]),
+            local_kafka=bool(status["local_kafka"]),
+            engine_url=str(status["engine_url"]),
+            worker_urls=tuple(map(str, status["worker_urls"])),
+            exporter_url=str(status["exporter_url"]),
+            log_dir=str(status["log_dir"]),
+        )
+    return _Run(token=str(fields["token"]), status=status)
+
+
+_RUNS: Final = StateFile(of_fields=_run_of, processes="processes")
+
+
 def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]:
     """Start the stack unless it runs already; say where it is and whether it was started now.
 
@@ -68,8 +85,8 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
     """
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / _LOCK, wait_seconds=_LOCK_SECONDS_MAX):
-        run = _read(folder)
+    with locked(folder / LOCK, wait_seconds=_LOCK_SECONDS_MAX):
+        run = _RUNS.read(folder)
         given = kafka_from_environment()
         if given is not None and run is not None and _is_local(given, run.status):
             given = None
@@ -86,10 +103,10 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
         # Half a stack, or one at a cluster that is gone, is ended before it is started as a whole.
         if trouble is not None:
             warn(f"{trouble}: restarting it as a whole, with a new engine at a new URL")
-        _end(folder)
+        _RUNS.end(folder)
         token = new_token()
         # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
-        _write(folder, _Run(token=token, status=None))
+        _RUNS.write(folder, _Run(token=token, status=None))
         try:
             launcher = Launcher(token=token, folder=folder, log_dir=folder)
             stack = launcher.start(kafka=kafka, pool=pool, engines=("engine",))
@@ -106,7 +123,7 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
             exporter_url=exporter.url,
             log_dir=str(folder),
         )
-        _write(folder, _Run(token=token, status=status))
+        _RUNS.write(folder, _Run(token=token, status=status))
         return status, True
 
 
@@ -115,14 +132,14 @@ def down(*, folder: Path) -> bool:
     folder = folder.resolve()
     if not folder.is_dir():
         return False
-    with locked(folder / _LOCK, wait_seconds=_LOCK_SECONDS_MAX):
-        ended = _end(folder)
+    with locked(folder / LOCK, wait_seconds=_LOCK_SECONDS_MAX):
+        ended = _RUNS.end(folder)
         return kafka_service.down(data_dir=_kafka_folder(folder)) or ended
 
 
 def running(*, folder: Path) -> tuple[StackStatus, KafkaAccess]:
     """The stack that `up` started, and its cluster. Raises ``SandboxError`` when none runs."""
-    run = _read(folder.resolve())
+    run = _RUNS.read(folder.resolve())
     if run is None or run.status is None or not processes_of(run.token):
         raise SandboxError("no stack runs here; start one with: make up")
     status = run.status
@@ -193,36 +210,3 @@ def _answers(url: str) -> bool:
         return call(base, "GET", f"/{path}")[0] == 200
     except (OSError, http.client.HTTPException):
         return False
-
-
-def _end(folder: Path) -> bool:
-    run = _read(folder)
-    if run is None or not processes_of(run.token):
-        return False
-    end_all(run.token)
-    return True
-
-
-def _write(folder: Path, run: _Run) -> None:
-    write_atomically(folder / _STATE, json.dumps(asdict(run)))
-
-
-def _read(folder: Path) -> _Run | None:
-    try:
-        fields = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        status = fields["status"]
-        if status is not None:
-            status = StackStatus(
-                pool=str(status["pool"]),
-                bootstrap_servers=str(status["bootstrap_servers"]),
-                local_kafka=bool(status["local_kafka"]),
-                engine_url=str(status["engine_url"]),
-                worker_urls=tuple(map(str, status["worker_urls"])),
-                exporter_url=str(status["exporter_url"]),
-                log_dir=str(status["log_dir"]),
-            )
-        return _Run(token=str(fields["token"]), status=status)
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise SandboxError(f"{folder / _STATE} is damaged; end its processes by hand and delete the folder") from None
