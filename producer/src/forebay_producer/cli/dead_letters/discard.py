@@ -11,21 +11,21 @@ from typing import Annotated, Any, Final
 import typer
 
 from forebay_producer.cli.common import Session, command, say, to_json
+from forebay_producer.cli.dead_letters.attempt import Attempt
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
-from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, ScanProgress
+from forebay_producer.cli.progress import ScanProgress
 from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.client.operator_identity import user_and_host
-from forebay_producer.dead_letters.audit import Action, DiscardAudit, Ending, RunStarted
+from forebay_producer.dead_letters.audit import Action, DiscardAudit, RunStarted
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.history import PastRuns
-from forebay_producer.dead_letters.runs.interruptions import InterruptedRunError, LostTurnError
+from forebay_producer.dead_letters.runs.interruptions import LostTurnError
 from forebay_producer.dead_letters.runs.lease import Run
 from forebay_producer.dead_letters.selection import NONE, Selection
 from forebay_producer.dead_letters.state import State, state_of
 from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.clock import SystemClock
-from forebay_schemas.errors import ExitCode, ForebayError, UsageError
-from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
+from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
@@ -92,27 +92,19 @@ def discard(
         raise UsageError("discard", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     tally = _Tally(not_found=set(selection.ids))
-    failure: ForebayError | None = None
-    interrupted = False
+    attempt = Attempt()
     if yes:
-        failure, interrupted = _discard(session, reader, selection, tally)
+        _discard(session, reader, selection, tally, attempt)
     else:
         handled = reader.handled()
         with ScanProgress(live=sys.stderr.isatty()) as progress:
             for letter in reader.letters(since_ms=selection.since, tell=progress.show):
                 if selection.matches(letter):
                     _meet(letter, state_of(letter, handled), selection, tally)
-    whole = failure is None and not interrupted
-    if not whole:
+    if not attempt.is_whole:
         tally.not_found.clear()
-    _report(session, selection, tally, dry_run=not yes, whole=whole)
-    if failure is not None:
-        say(f"error: {failure}{GO_ON if tally.discarded else ''}")
-        partly = tally.discarded and failure.exit_code is not ExitCode.UNREACHABLE
-        raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
-    if interrupted:
-        say(INTERRUPTED)
-        raise typer.Exit(EXIT_INTERRUPTED)
+    _report(session, selection, tally, dry_run=not yes, whole=attempt.is_whole)
+    attempt.exit_if_cut_short(done=tally.discarded)
     if not tally.found and not tally.already:
         raise typer.Exit(ExitCode.FAILED)
     raise typer.Exit(ExitCode.PARTLY if tally.not_found else ExitCode.OK)
@@ -130,47 +122,34 @@ def _meet(letter: Any, state: State, selection: Selection, tally: _Tally) -> Non
         tally.already += 1
 
 
-def _discard(
-    session: Session, reader: DeadLetterReader, selection: Selection, tally: _Tally
-) -> tuple[ForebayError | None, bool]:
-    """What went wrong, and whether it was interrupted."""
-    failure: ForebayError | None = None
+def _discard(session: Session, reader: DeadLetterReader, selection: Selection, tally: _Tally, attempt: Attempt) -> None:
     by = user_and_host()
     # What dies while the run waits for its turn is not its concern.
     ends = reader.ends()
+    opening = RunStarted(
+        at=0,
+        run_id="",
+        by=by,
+        does=Action.DISCARD,
+        dead_letter_topic_id=reader.topic_id,
+        selection=str(selection),
+    )
     with ExitStack() as stack:
-        interruption = stack.enter_context(Interruption())
-        opening = RunStarted(
-            at=0,
-            run_id="",
-            by=by,
-            does=Action.DISCARD,
-            dead_letter_topic_id=reader.topic_id,
-            selection=str(selection),
-        )
-        run = Run(
-            session.connection,
-            pool=session.pool,
-            clock=_CLOCK,
-            opening=opening,
-            wait_seconds=session.settings.delivery_timeout_seconds,
-            interrupted=lambda: interruption.came,
-            tell=say,
-        )
-        stack.enter_context(closing(run))
+        stack.enter_context(attempt)
+        run = stack.enter_context(closing(attempt.open_run(session, clock=_CLOCK, opening=opening, tell=say)))
         batch: list[tuple[int, int]] = []
 
         def write() -> None:
             tally.discarded += _write(run, batch, by=by, topic_id=reader.topic_id)
             batch.clear()
 
-        try:
+        with attempt.work():
             run.enter()
             progress = stack.enter_context(ScanProgress(live=sys.stderr.isatty()))
             for number, letter in enumerate(reader.letters(since_ms=selection.since, ends=ends, tell=progress.show)):
                 if number % _TICK_LETTERS == 0:
                     run.tick()
-                if interruption.came:
+                if attempt.interrupted():
                     break
                 if not selection.matches(letter):
                     continue
@@ -181,18 +160,12 @@ def _discard(
                     if len(batch) == BATCH_LETTERS_MAX:
                         write()
             write()
-        except InterruptedRunError:
-            pass
-        except ForebayError as error:
-            failure = error
-        ending = Ending.INTERRUPTED if interruption.came else Ending.DONE
         counts = {"matched": tally.matched, "discarded": tally.discarded, "already_discarded": tally.already}
         run.end(
-            Ending.FAILED if failure else ending,
+            attempt.ending,
             tally=counts | {"already_replayed": tally.replayed},
-            error=None if failure is None else str(failure),
+            error=None if attempt.failure is None else str(attempt.failure),
         )
-        return failure, interruption.came
 
 
 def _write(run: Run, batch: list[tuple[int, int]], *, by: str, topic_id: str) -> int:

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from forebay_producer.cli.common import Session, command, say, to_json
+from forebay_producer.cli.dead_letters.attempt import Attempt
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
-from forebay_producer.cli.progress import GO_ON, INTERRUPTED, Interruption, Progress, ScanProgress
+from forebay_producer.cli.progress import Progress, ScanProgress
 from forebay_producer.cli.values import rate_per_second
 from forebay_producer.client.open_tracing import make_tracing
 from forebay_producer.client.operator_identity import user_and_host
@@ -21,17 +22,14 @@ from forebay_producer.cluster.backlog import BacklogReader
 from forebay_producer.dead_letters.audit import Action, Ending, RunStarted
 from forebay_producer.dead_letters.reader import DeadLetterReader
 from forebay_producer.dead_letters.runs.canary import Canary
-from forebay_producer.dead_letters.runs.interruptions import InterruptedRunError
-from forebay_producer.dead_letters.runs.lease import Run
 from forebay_producer.dead_letters.runs.replay_job import Planner, ReplayJob, Tally
 from forebay_producer.dead_letters.runs.replayer import Replayer
 from forebay_producer.dead_letters.selection import Selection
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.reasons import REASONS_BY_CODE
 from forebay_schemas.contract.tiers import TTL_MS_MAX
-from forebay_schemas.errors import ExitCode, ForebayError, UsageError
+from forebay_schemas.errors import ExitCode, UsageError
 from forebay_schemas.runtime.durations import duration_seconds
-from forebay_schemas.runtime.entry import EXIT_INTERRUPTED
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
@@ -128,29 +126,18 @@ def _dry_run(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
 
 
 def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
-    failure: ForebayError | None = None
+    attempt = Attempt()
     job: ReplayJob | None = None
     by = user_and_host()
     common: dict[str, Any] = {"pool": session.pool, "clock": _CLOCK}
     # What dies while the run waits for its turn, or again by its own doing, is not its concern.
     ends = reader.ends()
-    wait_seconds = session.settings.delivery_timeout_seconds
     with ExitStack() as stack:
-        interruption = stack.enter_context(Interruption())
+        stack.enter_context(attempt)
         progress = Progress(live=sys.stderr.isatty())
         stack.callback(progress.stop)
-        run = stack.enter_context(
-            closing(
-                Run(
-                    session.connection,
-                    **common,
-                    opening=_opening(reader, asked, by=by),
-                    wait_seconds=wait_seconds,
-                    interrupted=lambda: interruption.came,
-                    tell=progress.note,
-                )
-            )
-        )
+        opening = _opening(reader, asked, by=by)
+        run = stack.enter_context(closing(attempt.open_run(session, clock=_CLOCK, opening=opening, tell=progress.note)))
         tracing = stack.enter_context(closing(make_tracing(session.settings.traces, service="forebay")))
         replayer = Replayer(
             session.connection,
@@ -159,7 +146,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
             topic_id=reader.topic_id,
             by=by,
             ttl_ms=asked.ttl_ms,
-            wait_seconds=wait_seconds,
+            wait_seconds=session.settings.delivery_timeout_seconds,
             tracing=tracing,
         )
         backlog = stack.enter_context(BacklogReader(session.connection, **common))
@@ -167,7 +154,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
         if asked.canary:
             results = stack.enter_context(ResultsReader(session.connection, **common, since_ms=None))
         planner = _planner(session, reader, asked, handled=run.handled)
-        try:
+        with attempt.work():
             run.enter()
             job = ReplayJob(
                 run=run,
@@ -178,48 +165,29 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
                 canary=asked.canary,
                 rate_per_second=asked.rate_per_second,
                 clock=_CLOCK,
-                interrupted=lambda: interruption.came,
+                interrupted=attempt.interrupted,
                 show=progress.show,
                 tell=progress.note,
             )
             job.replay(reader.letters(since_ms=asked.selection.since, ends=ends))
-        except InterruptedRunError:
-            pass
-        except ForebayError as error:
-            failure = error
         canary = job.canary if job is not None else Canary()
         if not replayer.in_doubt:
-            ending, why = _ending(canary, interrupted=interruption.came, failure=failure)
+            ending, why = _ending(attempt, canary)
             run.end(ending, tally=planner.tally.counts(), error=why)
-    whole = failure is None and not interruption.came
-    if not whole:
+    if not attempt.is_whole:
         planner.tally.not_found.clear()
-    _report(session, planner.tally, asked=asked, canary=canary, dry_run=False, whole=whole)
-    if failure is None and interruption.came:
-        say(INTERRUPTED)
-        raise typer.Exit(EXIT_INTERRUPTED)
-    _exit(planner.tally, canary, failure)
-
-
-def _exit(tally: Tally, canary: Canary, failure: ForebayError | None) -> None:
-    if failure is not None:
-        say(f"error: {failure}{GO_ON if tally.replayed else ''}")
-        partly = tally.replayed > 0 and failure.exit_code is not ExitCode.UNREACHABLE
-        raise typer.Exit(ExitCode.PARTLY if partly else failure.exit_code)
+    _report(session, planner.tally, asked=asked, canary=canary, dry_run=False, whole=attempt.is_whole)
+    attempt.exit_if_cut_short(done=planner.tally.replayed)
     if canary.failed:
         say(f"error: {_canary_words(canary)}; nothing more was sent")
         raise typer.Exit(ExitCode.PARTLY if canary.completed else ExitCode.FAILED)
-    raise typer.Exit(_exit_code(tally, sent=tally.replayed))
+    raise typer.Exit(_exit_code(planner.tally, sent=planner.tally.replayed))
 
 
-def _ending(canary: Canary, *, interrupted: bool, failure: ForebayError | None) -> tuple[Ending, str | None]:
-    if failure is not None:
-        return Ending.FAILED, str(failure)
-    if interrupted:
-        return Ending.INTERRUPTED, None
-    if canary.failed:
+def _ending(attempt: Attempt, canary: Canary) -> tuple[Ending, str | None]:
+    if attempt.is_whole and canary.failed:
         return Ending.CANARY_FAILED, _canary_words(canary)
-    return Ending.DONE, None
+    return attempt.ending, None if attempt.failure is None else str(attempt.failure)
 
 
 def _canary_words(canary: Canary) -> str:
