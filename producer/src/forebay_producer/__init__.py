@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from forebay_producer.library import *  # noqa: F403 - `library` lists them
+    from forebay_producer.library import __all__ as __all__
 
 
 def __getattr__(name: str) -> object:
