@@ -1,6 +1,6 @@
-"""The client library's face: submit requests, be told where they lie, wait for their outcomes.
+"""The client library's public classes: submit requests, cancel and expedite them, wait for their outcomes.
 
-Speaks to the brokers. Delivery reports come on whichever thread serves them: the flusher's, or the batch's own.
+Talks to the brokers. Delivery reports arrive on the report thread, or on the thread that submits a batch.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from forebay_schemas.kafka.diagnosis import why_refused
 from forebay_schemas.kafka.errors import no_answer
 from forebay_schemas.runtime.settings import load_settings
 
-# So many records between two looks at the delivery reports: each look costs 2 microseconds.
+# Records between two polls for delivery reports: each poll costs 2 microseconds.
 _BATCH_POLL_RECORDS: Final = 500
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
 CONTROL_WAIT_SECONDS: Final = 5.0
-"""How long a cancel or an expedite waits for a worker's answer, unless told."""
+"""Default wait for a worker's answer to a cancel or an expedite."""
 
 _log = structlog.get_logger("forebay.producer")
 
 
 class Handle(Submitted, frozen=True, gc=False, kw_only=True):
-    """A request that ``producer`` has submitted: where it lies, and what can still be done about it."""
+    """A submitted request: its position in Kafka, and methods to cancel it, expedite it or wait for its outcome."""
 
     producer: Producer
 
@@ -68,10 +68,11 @@ class Handle(Submitted, frozen=True, gc=False, kw_only=True):
 class Producer:
     """Submits requests to a pool and waits for their outcomes. Thread-safe; use it as a context manager.
 
-    Its settings are ``settings``, or what is given here before FOREBAY_ variables before defaults. It counts in
-    ``metrics``, which shows nothing unless it is registered with a Prometheus registry. Idempotent: a
-    request that the broker acknowledged is there once, however often the network broke. After a fork make a new one.
-    Raises ``UsageError`` for settings that cannot be; the brokers are first asked when something is submitted.
+    Settings come from ``settings``, or from the arguments, then FOREBAY_ variables, then defaults. ``metrics`` counts;
+    register it with a Prometheus registry to expose the counts. Submits are idempotent: an acknowledged request is
+    stored once, even after network failures. After a fork create a new producer.
+
+    Raises ``UsageError`` for invalid settings. Connects lazily, on the first submit.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Producer:
             self._connection = settings.connection()
             self._pool = settings.pool_topics()
             self._times = settings.tier_times()
-            settings.schema_registry()  # what is wrong with its settings is said now, not at the first submit
+            settings.schema_registry()  # invalid settings fail now, not at the first submit
         except UsageError as error:
             raise as_argument(error) from None
         self._clock = clock
@@ -102,8 +103,8 @@ class Producer:
         self._delivery_seconds = settings.delivery_timeout_seconds
         self._tracing = make_tracing(settings.traces, service="forebay-producer")
         self._stop_tracing = weakref.finalize(self, self._tracing.close)
-        # Single requests go at once, batches are made full: with a linger of 0 a batch takes twice the time (measured),
-        # with one of 5 ms a single request takes that much longer.
+        # Single requests are sent at once, batches linger: a linger of 0 doubles the time of a batch (measured), one of
+        # 5 ms delays a single request by as much.
         self._single = self._make_sender(linger_ms=0)
         self._reports = ReportServer(self._single)
         self._bulk: Sender | None = None
@@ -122,7 +123,7 @@ class Producer:
         weakref.finalize(self, self._watch.close)
         self._stamps_defaults = False
         self._tier_watch = watch_tiers(connection, pool=pool_topics, times=self._times, clock=clock)
-        # Without a close(): at the garbage collection or the interpreter's exit at the latest.
+        # Without a close(), at garbage collection or at the interpreter's exit.
         self._stop_reports = weakref.finalize(self, self._reports.stop)
 
     def __enter__(self) -> Self:
@@ -132,7 +133,7 @@ class Producer:
         self.close()
 
     def require_topics(self) -> None:
-        """Asks whether the pool can be submitted to.
+        """Checks that requests can be submitted to the pool.
 
         Raises ``TopicMissingError``, ``BrokerUnreachableError``, and, with Avro and a Schema Registry,
         ``SchemaRegistryUnreachableError`` or ``SchemaRegistryRefusedError``.
@@ -150,15 +151,14 @@ class Producer:
     ) -> Handle:
         """Sends one request and returns once the broker has it on all in-sync replicas.
 
-        ``request`` is the envelope; ``request_id`` and the deadline are filled in when missing, and what is no field of
-        the envelope is sent along. ``tier`` says what ``priority`` does not. Waits while the local queue is full.
-        ``traceparent``: the trace that it belongs to, instead of the caller's own where OpenTelemetry is in use.
-        ``timeout_seconds``: how long it may take in all, at most as long as the setting ``delivery_timeout_seconds``,
-        which it is unless given.
+        ``request`` is the envelope. A missing ``request_id`` or deadline is filled in; unknown fields are sent along.
+        ``tier`` is needed only where ``priority`` does not give it. Blocks while the local queue is full.
+        ``traceparent`` names the trace of the request; by default it is the caller's, where OpenTelemetry is in use.
+        ``timeout_seconds`` bounds the whole call. Default and upper bound: the setting ``delivery_timeout_seconds``.
 
-        Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for a request that
-        cannot be; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement came in
-        time, in which case the broker may have the request all the same; ``KafkaFailedError`` when it refused; and what
+        Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for an invalid
+        request; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement arrived
+        in time, though the broker may have stored the request; ``KafkaFailedError`` when the broker refused; and what
         `require_topics` raises.
         """
         self._check_usable()
@@ -185,9 +185,9 @@ class Producer:
     def submit_batch(
         self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | str | None = None
     ) -> list[Handle | ForebayError]:
-        """Sends many requests, pipelined; returns in their order what `submit` would have returned or raised for each.
+        """Sends many requests, pipelined. Returns for each, in order, what `submit` would have returned or raised.
 
-        One that fails stops no other. Raises only when nothing could be sent at all: what `require_topics` raises.
+        A failed request does not stop the others. Raises only when nothing can be sent: what `require_topics` raises.
         """
         sender = self._bulk_sender()
         sender.require_topics()
@@ -207,18 +207,19 @@ class Producer:
         return [one if isinstance(one, ForebayError) else self._handle(one) for one in outcomes]
 
     def cancel(self, request: Submitted | str, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
-        """Asks the workers to end a request as ``cancelled``, whether it waits or runs; waits for their answer.
+        """Cancels a request, waiting or running: publishes the command and waits for a worker's answer.
 
-        ``request`` is what `submit` returned, or an id alone: that is found by whoever holds it, or as soon as it is
-        read. With ``wait_seconds`` 0 it returns once the wish is on all in-sync replicas, and says nothing of outcomes.
+        ``request`` is what `submit` returned, or an id. By its id alone a request is found by the worker that holds it,
+        or by the one that reads it later. ``wait_seconds`` 0 returns as soon as the command is on all in-sync replicas,
+        without an answer.
 
-        Raises ``UsageError`` for what is no request id; ``TopicMissingError``, ``BrokerUnreachableError`` and
-        ``KafkaFailedError``: nothing was asked for.
+        Raises ``UsageError`` for an invalid request id. After ``TopicMissingError``, ``BrokerUnreachableError`` and
+        ``KafkaFailedError`` nothing was published.
         """
         return self.control_batch(ControlAction.CANCEL, [request], wait_seconds=wait_seconds)[0]
 
     def expedite(self, request: Submitted | str, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
-        """Asks the workers to move a request that waits to the high tier; its deadline stays. Else as `cancel`."""
+        """Moves a waiting request to the high tier. Its deadline stays. Otherwise like `cancel`."""
         return self.control_batch(ControlAction.EXPEDITE, [request], wait_seconds=wait_seconds)[0]
 
     def control_batch(
@@ -228,9 +229,9 @@ class Producer:
         *,
         wait_seconds: float = CONTROL_WAIT_SECONDS,
     ) -> list[ControlAnswer]:
-        """As `cancel` or `expedite`, for many at once; the answers are in the requests' order.
+        """Cancels or expedites many requests at once. The answers are in the order of the requests.
 
-        With ``UsageError`` none of them was asked for; when the brokers fail, some may have been.
+        After ``UsageError`` no command was published; when the brokers fail, some may have been.
         """
         targets = [target_of(request) for request in requests]
         with self._control_lock:
@@ -244,15 +245,15 @@ class Producer:
     def outcome(
         self, request: Submitted | str, *, timeout_seconds: float, since_ms: int | None = None, replay_count: int = 0
     ) -> Result:
-        """The request's first outcome, waited for if need be; ``replay_count`` 1 for that of its first replay.
+        """Waits for the first outcome of a request. ``replay_count`` 1 is the outcome of its first replay.
 
-        ``request`` is what `submit` returned, or an id. Looks from the request's submit on; of a request that somebody
-        else submitted only its handle tells that time, or ``since_ms`` (epoch milliseconds on the brokers' clock): a
-        time at or before its submit. What others submit makes no wait longer, but the outcome of a request that this
-        producer has not submitted, or 100,000 requests ago, is searched for in the topic from that time on.
+        ``request`` is what `submit` returned, or an id. The search begins at the time of the submit. For a request that
+        another producer submitted, pass its handle, or ``since_ms``: a time at or before its submit, in epoch
+        milliseconds on the brokers' clock. Outcomes of this producer's last 100,000 requests arrive without a search;
+        for others the results topic is read from that time on. Other producers' traffic does not slow the wait.
 
-        Raises ``OutcomeTimeoutError``; ``UsageError`` when it is not known where to begin; ``TopicMissingError``;
-        ``BrokerUnreachableError`` when no broker has answered in that time.
+        Raises ``OutcomeTimeoutError``; ``UsageError`` when the time to begin at is unknown; ``TopicMissingError``;
+        ``BrokerUnreachableError`` when no broker answered in that time.
         """
         self._check_usable()
         request_id = id_of(request)
@@ -276,15 +277,15 @@ class Producer:
     def outcomes(
         self, requests: Collection[Submitted | str] | None, *, timeout_seconds: float, since_ms: int | None = None
     ) -> Iterator[Result]:
-        """The first outcome of each request as it comes, until all are there; ``since_ms`` as for `outcome`.
+        """Yields the first outcome of each request as it arrives, until all have arrived. ``since_ms`` as in `outcome`.
 
-        Looks from the earliest of their submits on.
+        The search begins at the earliest submit.
 
-        ``requests`` None: of every request of the pool, and of every replay, until the timeout. A request that is
-        executed again after so many others that its first outcome is forgotten (200,000) is then told twice. The
-        iterator reads the topic itself, so what is not taken from it costs no memory.
+        ``requests`` None yields the outcomes of all requests and replays of the pool, until the timeout. 200,000
+        outcomes are remembered; a request that runs again after as many others is then yielded twice. The iterator
+        reads the topic while it is iterated, and buffers nothing.
 
-        Raises ``OutcomeTimeoutError`` when some did not come in time, else as `outcome`.
+        Raises ``OutcomeTimeoutError`` when an outcome did not arrive in time, and what `outcome` raises.
         """
         self._check_usable()
         return follow(
@@ -298,10 +299,9 @@ class Producer:
         )
 
     def close(self, *, timeout_seconds: float | None = None) -> list[str]:
-        """Sends what is still queued; returns the ids of requests that were not acknowledged, and logs their number.
+        """Flushes the queue and closes the client. Returns the ids of requests without acknowledgement; logs how many.
 
-        Waits for acknowledgements as long as the delivery timeout at most, or for ``timeout_seconds``. May be called
-        again.
+        Waits for ``timeout_seconds``, by default for the delivery timeout. May be called again.
         """
         give_up_at = None if timeout_seconds is None else self._clock.monotonic() + timeout_seconds
         with self._lock:
@@ -374,7 +374,7 @@ class Producer:
             return self._bulk
 
     def _require_codecs(self) -> Mapping[Tier, Codec]:
-        """Asked for once: from then on the Schema Registry may be away."""
+        """Fetched once; afterwards the Schema Registry may be unreachable."""
         with self._lock:
             if self._codecs is None:
                 self._codecs = make_codecs(self._settings)
@@ -392,7 +392,7 @@ class Producer:
         )
 
     def _own_since(self) -> int | None:
-        """Before this producer's first submit, on the brokers' clock; None when there was none."""
+        """A time before this producer's first submit, on the brokers' clock; None before any submit."""
         senders = [sender for sender in (self._single, self._bulk) if sender is not None]
         firsts = [sender.first_enqueued_at for sender in senders if sender.first_enqueued_at is not None]
         return min(firsts) - CLOCK_MARGIN_MS if firsts else None

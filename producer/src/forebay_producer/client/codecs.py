@@ -1,4 +1,4 @@
-"""What a producer writes its requests in, and how commands read those of others. Asks the Schema Registry, if any."""
+"""The codecs that requests are written with, and the reader for all formats. Asks the Schema Registry, if any."""
 
 from __future__ import annotations
 

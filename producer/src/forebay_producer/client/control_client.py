@@ -1,6 +1,6 @@
-"""Cancels and expedites: writes what is wanted to the control topic, and reads what the workers answer.
+"""Cancels and expedites requests: writes commands to the control topic and reads the workers' answers.
 
-Speaks to the brokers.
+Talks to the brokers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import PASSING, until_passed
 
 BETTER_ANSWER_SECONDS: Final = 1.0
-"""After a worker has said that it is too late, another may still say that it was in time: a retry lies elsewhere."""
+"""Wait for a better answer after a worker's "too late": another worker may hold a retry of the request."""
 
 _POLL_SECONDS: Final = 0.05
 _QUEUED_RECORDS: Final = 10_000
 
 
 class Target(NamedTuple):
-    """Which request is meant: its id and, if known, where it was submitted to."""
+    """The request to control: its id and, if known, the position it was submitted to."""
 
     request_id: str
     topic: str | None = None
@@ -56,18 +56,18 @@ class Target(NamedTuple):
 
 
 def target_of(request: Submitted | str) -> Target:
-    """The target of what `submit` returned, or of an id. Raises ``UsageError`` for what is no request id."""
+    """The target for what `submit` returned, or for an id. Raises ``UsageError`` for an invalid request id."""
     if isinstance(request, Submitted):
         return Target(request.request_id, request.topic, request.partition, request.offset)
     return Target(id_of(request))
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What came of a cancel or an expedite.
+    """The answer to a cancel or an expedite.
 
-    ``outcome`` is None when no worker has answered in time: what is wanted is written down, and done as soon as a
-    worker comes to it. ``topic``, ``partition`` and ``offset`` say where an expedited request lies now, ``worker`` who
-    did it.
+    ``outcome`` is None when no worker answered in time; the command stays published, and a worker applies it when it
+    reads the request. ``worker`` is the worker that answered; ``topic``, ``partition`` and ``offset`` are the new
+    position of an expedited request.
     """
 
     request_id: str
@@ -80,7 +80,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """Whether the request is what was asked for."""
+        """Whether the command was carried out."""
         return self.outcome in DONE
 
 
@@ -101,15 +101,15 @@ class ControlClient:
         self._topics_exist = False
 
     def close(self) -> None:
-        """Lets go of the brokers. May be called again."""
+        """Closes the client. May be called again."""
         self._client.flush(0)
 
     def ask(self, action: ControlAction, targets: Sequence[Target], *, wait_seconds: float) -> list[ControlAnswer]:
-        """Writes down what is wanted of each request, and gives for each what a worker answered within the time.
+        """Publishes a command for each target; returns the answers that arrive within ``wait_seconds``, in order.
 
-        Raises ``UsageError`` for what is no request id and for a place in which no request of the pool can have been
-        submitted, before anything is written down; ``TopicMissingError``, ``BrokerUnreachableError`` and
-        ``KafkaFailedError`` when it is not, or, of several, not all.
+        Raises ``UsageError`` before anything is published, for an invalid request id or a topic that takes no requests
+        of the pool. After ``TopicMissingError``, ``BrokerUnreachableError`` and ``KafkaFailedError`` none, or not all,
+        of the commands were published.
         """
         _check(targets, self._pool)
         if not self._topics_exist:
@@ -159,7 +159,7 @@ class ControlClient:
             )
             if number % _QUEUED_RECORDS == 0:
                 self._client.flush(self._delivery_seconds)
-        # A flush would wait for the records of other threads too.
+        # A flush would also wait for the records of other threads.
         while len(reports) < len(targets):
             self._client.poll(_POLL_SECONDS)
         failure = next((error for error in reports if error is not None), None)
@@ -197,13 +197,13 @@ def _answer(action: ControlAction, request_id: str, heard: Controlled | None) ->
 
 
 class _Answers:
-    """Follows the coordination topic from its making on."""
+    """Reads the coordination topic from its end at construction on."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
         self._connection = connection
         self._clock = clock
         self._topic = topic = pool.coordination
-        # Where the topic ends before the position, it was made anew: what is asked now is answered in that one.
+        # A topic that ends before the position was recreated; the answers arrive in the new one.
         config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "earliest"}
         self._consumer = create_client(Consumer, config)
         try:
@@ -224,7 +224,7 @@ class _Answers:
         self._consumer.close()
 
     def hear(self, action: ControlAction, request_ids: set[str], *, wait_seconds: float) -> dict[str, Controlled]:
-        """The answers that came in time, the best one of each request."""
+        """The best answer for each request that arrives in time."""
         now = self._clock.monotonic()
         end = now + wait_seconds
         heard: dict[str, Controlled] = {}

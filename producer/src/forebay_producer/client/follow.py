@@ -1,4 +1,4 @@
-"""The outcomes of many requests as they come: an iterator that reads the results topic itself. Talks to the brokers."""
+"""Iterator over the outcomes of many requests, and where to begin reading. Talks to the brokers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def follow(
     metrics: ProducerMetrics,
     clock: Clock,
 ) -> Iterator[Result]:
-    """The first outcome of each request, None for all of the pool, from ``since_ms`` on.
+    """Yields the first outcome of each request from ``since_ms`` on. ``request_ids`` None: of the whole pool.
 
-    Raises ``OutcomeTimeoutError`` when some did not come in time, and what `ResultsReader` raises.
+    Raises ``OutcomeTimeoutError`` when an outcome did not arrive in time, and what `ResultsReader` raises.
     """
     give_up_at = clock.monotonic() + timeout_seconds
     missing = None if request_ids is None else set(request_ids)
     if missing is not None and not missing:
         return
-    # What is not among them is told by its key, and never decoded.
+    # Other results are skipped by their key, without decoding.
     keys = None if missing is None else {one.encode(errors="surrogatepass") for one in missing}
     firsts = FirstOutcomes(ids_max=REMEMBERED_IDS_MAX)
     with (
@@ -75,13 +75,13 @@ def search_start_ms(
     own_submit_ms: Callable[[str], int | None],
     first_submit_ms: int | None,
 ) -> int:
-    """Where the results topic is to be read from: epoch milliseconds on the brokers' clock.
+    """Time at which to begin reading the results topic: epoch milliseconds on the brokers' clock.
 
-    That is ``since_ms`` if given, else a time at or before the earliest of the requests' submits. ``own_submit_ms``
-    tells it of this producer's own requests by id; ``first_submit_ms`` is that of its first submit, None without one,
-    and stands in for requests of which nothing is known, and for all (``requests`` None).
+    ``since_ms`` if given, else a time at or before the earliest submit of the requests. ``own_submit_ms`` looks up the
+    submit time of an own request by id. ``first_submit_ms``, the producer's first submit, is used for requests without
+    a known time and for all requests (``requests`` None).
 
-    Raises ``UsageError`` when there is no time to begin at.
+    Raises ``UsageError`` when no time is known.
     """
     if since_ms is not None:
         return since_ms
@@ -105,7 +105,7 @@ def _submit_ms(request: Submitted | str, own_submit_ms: Callable[[str], int | No
 
 
 def no_outcome(missing: list[str], timeout_seconds: float) -> OutcomeTimeoutError:
-    """The error for requests without an outcome, of which there is at least one."""
+    """The error for requests without an outcome; ``missing`` is not empty."""
     named = missing[0] if len(missing) == 1 else f"{len(missing):,} requests, {missing[0]} among them,"
     return OutcomeTimeoutError(
         f"no outcome of {named} within {timeout_seconds:g} s; it may still come. See: forebay backlog. "

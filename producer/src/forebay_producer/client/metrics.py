@@ -1,4 +1,4 @@
-"""What the client library counts, for a Prometheus registry of the user's choice. Any thread may count."""
+"""The client library's metrics, for a Prometheus registry of the user's choice. Any thread may count."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _PoolCounts:
 class ProducerMetrics:
     """A collector for a prometheus-client registry: make one, register it, and give it to each producer.
 
-    The library registers nothing by itself. One may serve several producers, of one pool or of several. Counting costs
-    about a microsecond a request.
+    The library registers nothing by itself. One collector may serve several producers, of one or several pools.
+    Counting costs about a microsecond a request.
     """
 
     def __init__(self) -> None:
@@ -40,12 +40,12 @@ class ProducerMetrics:
         self._pools: dict[str, _PoolCounts] = {}
 
     def add_pool(self, pool: str) -> None:
-        """Begins to show a pool; what is counted for it must be one that was added."""
+        """Adds a pool. Counting for a pool requires that it was added."""
         with self._lock:
             self._pools.setdefault(pool, _PoolCounts())
 
     def acknowledged(self, pool: str, tier: Tier, seconds: float) -> None:
-        """The brokers have a request, so long after it was handed to the Kafka client."""
+        """Counts an acknowledged request. ``seconds``: from the Kafka client's queue to the acknowledgement."""
         with self._lock:
             counts = self._pools[pool]
             counts.submitted[tier] += 1
@@ -54,24 +54,24 @@ class ProducerMetrics:
                 counts.submit_seconds[tier].fold()
 
     def failed(self, pool: str, reason: str) -> None:
-        """A request was refused, or not acknowledged. ``reason``: that of the error."""
+        """Counts a refused or unacknowledged request. ``reason``: that of the error."""
         with self._lock:
             failures = self._pools[pool].failures
             failures[reason if reason in failures else _OTHER] += 1
 
     def outcome(self, pool: str, status: Status) -> None:
-        """A caller is given an outcome."""
+        """Counts an outcome returned to a caller."""
         with self._lock:
             self._pools[pool].outcomes[status] += 1
 
     def timed_out(self, pool: str) -> None:
-        """A caller waited for an outcome in vain."""
+        """Counts a wait that ended without an outcome."""
         with self._lock:
             self._pools[pool].timeouts += 1
 
     @contextmanager
     def awaiting(self, pool: str) -> Iterator[None]:
-        """A caller waits while the block runs."""
+        """Counts a waiting caller while the block runs."""
         self._await(pool, 1)
         try:
             yield
@@ -79,7 +79,7 @@ class ProducerMetrics:
             self._await(pool, -1)
 
     def describe(self) -> Iterable[Metric]:
-        """The names, so that a registry refuses a second one: give one to all producers instead."""
+        """The metric families, so that a registry refuses a second collector: share one among all producers."""
         return Sheet(LIBRARY_METRICS).families()
 
     def collect(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Chooses what makes spans of what is sent: once, when a client or a command starts."""
+"""Chooses the tracing of sent records, once, when a client or a command starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forebay_producer.client.tracing import NO_TRACING, SendTracing
 
 
 def make_tracing(switch: TracesSwitch, *, service: str) -> SendTracing:
-    """What the application, the setting or the OTEL_ variables ask for. Raises ``UsageError``."""
+    """Tracing as the application, the setting or the OTEL_ variables configure it. Raises ``UsageError``."""
     traces = open_traces(switch, service=service, package="forebay-producer", attributes={}, shared=False)
     if traces is None:
         return NO_TRACING

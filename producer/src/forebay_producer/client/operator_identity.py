@@ -1,4 +1,4 @@
-"""Who does something, for the records that say so. Asks the operating system."""
+"""Identity of the person that runs a command, for audit and control records. Asks the operating system."""
 
 from __future__ import annotations
 

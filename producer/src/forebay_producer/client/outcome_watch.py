@@ -1,7 +1,7 @@
-"""Outcomes of single requests, for callers that wait for them: only those of one's own requests are kept.
+"""Outcomes of single requests, for callers that wait for them. Keeps only outcomes of this producer's requests.
 
-Owns two threads, each with a reader of its own: one follows what is written to the results topic, the other, which is
-started when it is needed, looks up what was written before. Results of others are told by their key and never decoded.
+Owns two threads, each with its own reader. The follower reads new results; the searcher starts on demand and looks up
+older ones. Results of other producers are skipped by their key, without decoding.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFa
 
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 KEPT_COUNT_MAX: Final = 100_000
-"""So many outcomes of own requests are kept, in so many bytes together. What is forgotten is looked up again."""
+"""Bounds on the kept outcomes. An outcome beyond them is searched for in the topic again."""
 
 OWN_IDS_MAX: Final = 100_000
-"""So many requests are remembered whose outcome has not come yet: 20 MB. Of others the topic is asked."""
+"""Remembered requests without an outcome: 20 MB. For any other request the topic is searched."""
 
 RECENT_MS: Final = 60_000
-"""The follower begins so long ago: with what is waited for most, and without reading what others wrote for hours."""
+"""How far back the follower begins: far enough for most waits, without reading hours of others' results."""
 
 CLOCK_MARGIN_MS: Final = 5_000
 """An outcome cannot be written before its request, but the brokers' clocks may differ by a little."""
 
 JOIN_SECONDS_MAX: Final = 2.0
-"""A thread that is stuck in a question to the brokers is left behind after so long."""
+"""Wait for a thread that is blocked in a broker call; afterwards it is abandoned."""
 
 _FOLLOWED: Final = 1 << 62
 """As a request's time: it was submitted while results were being followed."""
 
 _OPEN_SECONDS: Final = 2.0
 _REOPEN_SECONDS: Final = 10.0
-"""The first try is a short one: whoever waits for five seconds is told why it was in vain."""
+"""The first try is short, so that a caller that waits for five seconds gets the reason for its failure."""
 
 _READ_SECONDS: Final = 0.2
 
@@ -48,7 +48,7 @@ Asked = tuple[str, int]
 
 
 class Reader(Protocol):
-    """What is used of `ResultsReader` here."""
+    """The part of `ResultsReader` used here."""
 
     def read(self, *, timeout_seconds: float, wanted: Callable[[bytes | None], bool] | None) -> list[ReadResult]: ...
     def caught_up(self) -> bool: ...
@@ -57,7 +57,8 @@ class Reader(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """What all who wait for one outcome share. ``late``: an outcome that came while an earlier one is looked for."""
+    """The state shared by all callers that wait for one outcome. ``late``: an outcome that arrived during a search for
+    an earlier one."""
 
     callers: int = 0
     done: threading.Event = field(default_factory=threading.Event)
@@ -67,17 +68,17 @@ class _Wait:
 
 
 class OutcomeWatch:
-    """Hands each awaited request its first outcome, and keeps those of own requests for who asks later.
+    """Delivers the first outcome of each awaited request, and keeps those of own requests for later callers.
 
-    ``make_reader`` opens a reader from a time on (epoch milliseconds on the brokers' clock; None: from now on), within
-    so many seconds. No thread runs before the first `wait`. Thread-safe. Must be closed.
+    ``make_reader(since_ms, open_seconds)`` opens a reader that begins at a time (epoch milliseconds on the brokers'
+    clock; None: now). No thread runs before the first `wait`. Thread-safe. Must be closed.
     """
 
     def __init__(self, make_reader: Callable[[int | None, float], Reader], *, clock: Clock) -> None:
         self._make_reader = make_reader
         self._clock = clock
         self._lock = threading.Lock()
-        # By key, since when an outcome can lie in the topic; 0 where that is not known.
+        # Earliest time at which an outcome can be in the topic, by key; 0 where unknown.
         self._own: BoundedMap[bytes, int] = BoundedMap(entries_max=OWN_IDS_MAX)
         self._acknowledged: tuple[int, float] | None = None
         self._kept: OrderedDict[Asked, bytes] = OrderedDict()
@@ -96,38 +97,38 @@ class OutcomeWatch:
 
     @property
     def is_open(self) -> bool:
-        """Whether brokers have answered, and results are followed."""
+        """Whether the brokers have answered and the follower reads."""
         return self._opened.is_set()
 
     def submitting(self, request_id: str) -> None:
-        """A request of one's own is about to be sent."""
+        """Registers a request of this producer before it is sent."""
         with self._lock:
             if (request_id, 0) in self._kept:
-                return  # sent again: its first outcome stands
+                return  # submitted again: its first outcome counts
             since_ms = self._acknowledged[0] - CLOCK_MARGIN_MS if self._acknowledged is not None else 0
             self._own.put(_key(request_id), _FOLLOWED if self._opened.is_set() else since_ms)
 
     def acknowledged(self, request_id: str, enqueued_at: int) -> None:
-        """The broker has it. ``enqueued_at``: epoch milliseconds on its clock."""
+        """Notes the broker's acknowledgement. ``enqueued_at``: epoch milliseconds on its clock."""
         key = _key(request_id)
         with self._lock:
             if self._acknowledged is None or enqueued_at > self._acknowledged[0]:
                 self._acknowledged = (enqueued_at, self._clock.monotonic())
-            # Once results are followed no time changes: what was read of the request before was judged by it.
+            # Times are fixed once the follower reads: results were already judged by them.
             if not self._opened.is_set() and self._own.get(key, _FOLLOWED) != _FOLLOWED:
                 self._own[key] = enqueued_at - CLOCK_MARGIN_MS
 
     def since_ms(self, request_id: str) -> int | None:
-        """Since when the outcome of an own request can lie in the topic; None where only its sender may know."""
+        """Earliest time at which the outcome of an own request can be in the topic; None for other requests."""
         with self._lock:
             since_ms = self._own.get(_key(request_id), 0)
         return since_ms if 0 < since_ms < _FOLLOWED else None
 
     def wait(self, asked: Asked, *, since_ms: int, timeout_seconds: float, look_back: bool = False) -> bytes | None:
-        """The record value of the first outcome that was written after ``since_ms``; None when none came in time.
+        """The record value of the first outcome written after ``since_ms``; None when none arrived in time.
 
-        ``look_back``: an own request may have been sent before as well. Raises what keeps results from being read;
-        ``ProducerClosedError`` after `close`.
+        ``look_back``: search for an earlier submit of an own request as well. Raises the error that prevents reading
+        results; ``ProducerClosedError`` after `close`.
         """
         key = _key(asked[0])
         with self._lock:
@@ -155,7 +156,7 @@ class OutcomeWatch:
         return wait.value
 
     def close(self, *, timeout_seconds: float | None = None) -> None:
-        """Ends the threads and everybody's waiting, in `JOIN_SECONDS_MAX` at most. May be called again."""
+        """Ends the threads and all waits, within `JOIN_SECONDS_MAX`. May be called again."""
         seconds = JOIN_SECONDS_MAX if timeout_seconds is None else min(timeout_seconds, JOIN_SECONDS_MAX)
         give_up_at = self._clock.monotonic() + seconds
         with self._lock:
@@ -166,7 +167,7 @@ class OutcomeWatch:
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, give_up_at - self._clock.monotonic()))
 
-    # All from here to the threads is called with the lock held.
+    # Called with the lock held.
 
     def _start_following(self) -> None:
         if self._follower is not None:
@@ -179,7 +180,7 @@ class OutcomeWatch:
             if self._own:
                 since_ms = max(since_ms, self._own.oldest() - CLOCK_MARGIN_MS)
         self._followed_from = _FOLLOWED if since_ms is None else since_ms
-        # Daemons, so that an owner that forgets to close them does not keep its process alive.
+        # Daemons, so that an owner that forgets to close them can still exit.
         self._follower = threading.Thread(
             target=self._follow, args=(since_ms,), name="forebay-producer-outcomes", daemon=True
         )
@@ -195,7 +196,7 @@ class OutcomeWatch:
         self._wake.set()
 
     def _take(self, found: list[ReadResult], *, searched_from: int | None) -> None:
-        """Takes in results in the order in which they lie. ``searched_from``: None for those that are followed."""
+        """Processes results in topic order. ``searched_from``: None for results of the follower."""
         for result, value in found:
             asked, key = (result.request_id, result.replay_count), _key(result.request_id)
             if asked in self._kept:
@@ -244,7 +245,7 @@ class OutcomeWatch:
     # The threads.
 
     def _is_wanted(self, key: bytes | None) -> bool:
-        # Without the lock: each is one look into a dictionary.
+        # Without the lock: each is one dictionary lookup.
         return key in self._waiting_keys or key in self._own
 
     def _follow(self, since_ms: int | None) -> None:
@@ -262,10 +263,10 @@ class OutcomeWatch:
                             self._take(found, searched_from=None)
             finally:
                 reader.close()
-        except Exception as error:  # noqa: BLE001 - whatever it was, nobody is to wait for what is not read
+        except Exception as error:  # noqa: BLE001 - no caller may wait for results that nobody reads
             with self._lock:
                 self._fail(list(self._waiting), _as_forebay_error(error))
-                # Who asks next has it begun anew, and what was read meanwhile by nobody is looked up.
+                # The next wait starts a new follower and searches for what was not read in between.
                 self._follower = None
                 self._opened.clear()
                 self._followed_from = _FOLLOWED
@@ -273,7 +274,7 @@ class OutcomeWatch:
                     self._own[key] = 0
 
     def _open(self, since_ms: int | None) -> Reader | None:
-        """A reader, tried for until there is one; None when that is not wanted any more."""
+        """Opens a reader, with retries; None after `close`."""
         open_seconds = _OPEN_SECONDS
         while not self._stopping.is_set():
             try:
@@ -291,7 +292,7 @@ class OutcomeWatch:
         while not self._stopping.is_set():
             self._wake.wait()
             self._wake.clear()
-            # What is written after the follower began is its to see: a look into the past ends there, or later.
+            # The follower sees everything written after it began: a search ends there, or later.
             while not self._opened.wait(_READ_SECONDS) and not self._stopping.is_set():
                 pass
             with self._lock:
@@ -307,8 +308,8 @@ class OutcomeWatch:
                     self._searching = {}
 
     def _search_once(self, since_ms: int) -> None:
-        """Reads from ``since_ms``, or a little earlier, to the end, for all that are asked for and for all own requests
-        of that time: who submitted many and asks for one asks for the next."""
+        """Reads from ``since_ms``, or a little earlier, to the end: for all awaited requests, and for all own requests
+        of that time, as a caller that asks for one outcome is likely to ask for the next."""
         with self._lock:
             follower = self._follower
             if any(since < self._followed_from for since in self._own.values()):
@@ -326,7 +327,7 @@ class OutcomeWatch:
         finally:
             reader.close()
         with self._lock:
-            if is_complete and self._follower is follower:  # what lies behind is read by the one that was there then
+            if is_complete and self._follower is follower:  # the same follower reads what comes behind the search
                 self._followed_from = min(self._followed_from, since_ms)
             for asked in list(self._searching):
                 wait = self._waiting[asked]
@@ -335,7 +336,7 @@ class OutcomeWatch:
 
 
 def _key(request_id: str) -> bytes:
-    """As it is the key of the result's record."""
+    """The key of the result's record."""
     return request_id.encode(errors="surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""From what a caller gives to what is sent: fills in the request id and the deadline, picks the tier.
+"""Makes the record of a request: fills in the request id and the deadline, picks the tier.
 
 Pure but for the random part of new ids; the time is passed in.
 """
@@ -51,23 +51,23 @@ def prepare(
     default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
     new_id: Callable[[int], str] = time_ordered_id,
 ) -> Prepared:
-    """Makes the record for one request; fields that are not the envelope's own are kept.
+    """Makes the record of one request. Unknown fields are kept.
 
-    - ``request_id``: a new one when there is none.
-    - Tier: ``tier``, else what ``priority`` says, else mid. Raises ``UsageError`` when the two disagree.
+    - ``request_id``: generated when missing.
+    - Tier: ``tier``, else that of ``priority``, else mid. Raises ``UsageError`` when the two disagree.
     - Deadline: ``ttl_ms``, else the time left until ``expire_at``, else the tier's default. The record carries
-      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be told. Raises ``PastDeadlineError``, but
-      not where ``sent_at`` is given: then the two count from the enqueue, whatever this machine's clock says.
+      ``ttl_ms``, ``expire_at`` and ``sent_at``, so that a wrong clock can be detected. Raises ``PastDeadlineError``
+      unless ``sent_at`` is given: then both count from the enqueue, and this machine's clock does not matter.
 
-    ``codecs``: what is written for each tier's topic. A header names the format unless it is JSON.
-    ``default_ttl_ms``: the tiers' deadlines.
+    ``codecs``: the codec of each tier's topic. A header names any format but JSON.
+    ``default_ttl_ms``: the tiers' default deadlines. ``now_ms``: epoch milliseconds.
 
-    Raises ``EnvelopeError`` for anything else that a worker would refuse. ``now_ms`` is epoch milliseconds.
+    Raises ``EnvelopeError`` for any other request that a worker would refuse.
     """
     fields = _fields_of(request)
     if fields.get("request_id") is None:
         fields["request_id"] = new_id(now_ms)
-    # What is wrong in itself passes here and is refused by the codec, which has the words for it.
+    # An invalid value passes here; the codec refuses it, with the right message.
     chosen = _tier(fields.get("priority"), tier)
     _fill_deadline(fields, default_ttl_ms=default_ttl_ms[chosen], now_ms=now_ms)
     codec = codecs[chosen]
@@ -83,7 +83,7 @@ def prepare(
 
 
 def names_deadline(request: Request | Mapping[str, Any]) -> bool:
-    """Whether it says itself how long it may take."""
+    """Whether the request names its own deadline."""
     names = ("ttl_ms", "expire_at")
     if isinstance(request, Mapping):
         return any(request.get(name) is not None for name in names)

@@ -27,10 +27,10 @@ from forebay_schemas.kafka.topic_ids import TopicIdentity
 from forebay_schemas.kafka.transient import PASSING, until_passed
 
 REMEMBERED_IDS_MAX: Final = 200_000
-"""So many requests may end between two outcomes of one request without the second being taken for a first: 30 MB."""
+"""Remembered first outcomes: 30 MB. A second outcome after more than these would pass for a first."""
 
 NEW_PARTITIONS_SECONDS: Final = 30.0
-"""How often a reader looks whether the topic has got more partitions, which it then reads from their first record."""
+"""Interval of the check for new partitions. They are read from their first record."""
 
 _LOOK_SECONDS_MAX: Final = 1.0
 _BATCH_RECORDS_MAX: Final = 1000
@@ -42,19 +42,19 @@ _log = logging.getLogger("forebay.producer.results")
 
 
 class ReadResult(NamedTuple):
-    """A result and the record value that it was in."""
+    """A result and the record value it was decoded from."""
 
     result: Result
     value: bytes
 
 
 class ResultsReader:
-    """Positions are taken by the constructor: whatever is written after it returns will be read. A topic that is
-    deleted and made anew meanwhile is read from its first record; some of it may come twice.
+    """Reads results. The constructor fixes the positions: everything written after it returns will be read. A topic
+    that is recreated is read from its first record; some results may then come twice.
 
-    ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only what comes from now on.
-    ``tell``: gets a line about what is left out, and about a topic that was made anew.
-    Raises ``TopicMissingError``, and ``BrokerUnreachableError`` after ``open_seconds`` each that a question takes.
+    ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only new results.
+    ``tell``: receives a line about skipped records, and about a recreated topic.
+    Raises ``TopicMissingError``, and ``BrokerUnreachableError`` when a broker call takes longer than ``open_seconds``.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class ResultsReader:
         self._tell = tell
         self._has_told = False
         config = reader_config(connection, client_id=_CLIENT_ID) | {
-            # Told where a partition ends, a reader is done there even when the last offsets hold no record.
+            # With end-of-partition events a reader finishes even when the last offsets hold no record.
             "enable.partition.eof": True,
-            # Retention has passed the position: what is left starts later.
+            # Where retention has passed the position, reading begins at the first record left.
             "auto.offset.reset": "earliest",
-            # The client's own bound on what it fetches ahead is 64 MiB.
+            # The client's own prefetch bound is 64 MiB.
             "queued.min.messages": 2_000,
             "queued.max.messages.kbytes": 4096,
         }
         self._consumer = create_client(Consumer, config)
         self._is_another = False
         try:
-            # Before the positions are taken: they are this topic's.
+            # Before the positions are taken, as they belong to this topic.
             self._identity = TopicIdentity(
                 partial(make_admin, connection, client_id=_CLIENT_ID), topic=pool.results, clock=clock
             )
@@ -103,19 +103,19 @@ class ResultsReader:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the brokers. May be called again."""
+        """Closes the consumer. May be called again."""
         self._consumer.close()
 
     def caught_up(self) -> bool:
-        """Whether everything has been read that was there when the reader was made."""
+        """Whether all records that existed when the reader was made have been read."""
         return not self._behind
 
     def read(self, *, timeout_seconds: float, wanted: Callable[[bytes | None], bool] | None = None) -> list[ReadResult]:
-        """The next results in the order of each partition; empty when none comes within the timeout.
+        """The next results, in order within each partition; empty when none arrives within the timeout.
 
-        ``wanted``: by a record's key, whether it is worth being decoded; the others are left out.
-        What is no result is left out; of the first such record it is told. While no broker answers it goes on trying.
-        Raises ``TopicMissingError`` when the topic is gone, ``KafkaFailedError`` for what does not mend by itself.
+        ``wanted(key)``: whether to decode the record with this key. Records that are no results are skipped; the first
+        is reported. Unreachable brokers are retried. Raises ``TopicMissingError`` when the topic is gone, and
+        ``KafkaFailedError`` for errors that retries do not mend.
         """
         self._is_another = self._identity.was_made_anew() or self._is_another
         if self._is_another:
@@ -126,7 +126,7 @@ class ResultsReader:
         if first is None:
             return []
         found: list[ReadResult] = []
-        # consume() with a timeout would wait for all of it even with records in hand.
+        # consume() with a timeout would wait for the whole timeout even with records at hand.
         for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
             error = message.error()
             if error is not None:
@@ -165,7 +165,7 @@ class ResultsReader:
         return behind
 
     def _begin_anew(self) -> None:
-        """Reads the topic that there is now from its first record; tried again at the next reading if it fails."""
+        """Reads the recreated topic from its first record. A failure is retried by the next `read`."""
         topic = self._pool.results
         try:
             count = len(self._consumer.list_topics(topic, timeout=_LOOK_SECONDS_MAX).topics[topic].partitions)
@@ -191,9 +191,9 @@ class ResultsReader:
             self._partitions = len(found)
 
     def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[list[int], dict[int, int]]:
-        """Where to start in each partition, and the ends of those with something to read up to now."""
+        """The first offset to read in each partition, and the present ends of partitions that have records to read."""
         timeout = self._open_seconds
-        # The ends come first: where no record is as late as the wanted time, one that is will come after them.
+        # Ends first: a partition without a record at or after the wanted time gets such records behind its end.
         bounds = [
             self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
             for partition in range(count)

@@ -1,6 +1,6 @@
-"""Hands records to librdkafka and makes of each delivery report what the caller is told.
+"""Sends records with librdkafka and turns delivery reports into results or errors. Talks to the brokers.
 
-Speaks to the brokers. Reports come on whichever thread serves them; `ReportServer` is one that does nothing else.
+Reports arrive on the thread that polls for them; `ReportServer` is a thread that only does that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUEUED_KBYTES_MAX: Final = 64 * 1024
 _POLL_SECONDS: Final = 0.05
 _FLUSH_SECONDS: Final = 0.01
 
-# librdkafka looks once a second for records that have timed out.
+# librdkafka checks for timed-out records once a second.
 _TIMEOUT_CHECK_SECONDS: Final = 2.0
 _PURGE_SECONDS_MIN: Final = 0.1
 _WORTH_ASKING_SECONDS: Final = 0.1
@@ -48,7 +48,7 @@ _FOR_ANOTHER_CAUSE: Final = {KafkaError._FATAL, KafkaError._PURGE_QUEUE, KafkaEr
 
 
 class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Where an accepted request lies. ``enqueued_at``: epoch milliseconds on the broker's clock."""
+    """The position of an accepted request. ``enqueued_at``: epoch milliseconds on the broker's clock."""
 
     request_id: str
     topic: str
@@ -137,13 +137,13 @@ class Sender:
         return self._clock.monotonic() + (self._delivery_seconds if timeout_seconds is None else timeout_seconds)
 
     def require_topics(self, *, give_up_at: float | None = None) -> None:
-        """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Asks until the answer was yes, then no more."""
-        # librdkafka itself would keep records for a topic that is not there for half a minute.
+        """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Stops asking after the first success."""
+        # librdkafka itself would queue records for a missing topic for half a minute.
         if self._topics_exist:
             return
         if give_up_at is None:
             give_up_at = self.give_up_at(None)
-        # One asks for all who come meanwhile: the answer tells of every topic of the cluster and may take its time.
+        # One call asks for all that wait: the answer lists every topic of the cluster and may take long.
         answers_seen, seconds = self._answers, min(METADATA_TIMEOUT_SECONDS, give_up_at - self._clock.monotonic())
         if not self._asking.acquire(timeout=max(0.0, give_up_at - self._clock.monotonic())):
             why = why_refused(self._connection.bootstrap_servers) or "another call is still asking"
@@ -173,17 +173,17 @@ class Sender:
         return pending
 
     def serve_reports(self, *, timeout_seconds: float) -> None:
-        """Calls `Pending.report` for what was reported; waits for a report at most so long."""
+        """Calls `Pending.report` for each delivery report; waits up to ``timeout_seconds`` for one."""
         self._serve(self._client.poll, timeout_seconds)
 
     def wait_for(self, pending: Pending) -> Submitted | ForebayError:
-        """What came of the record. Serves reports meanwhile, and sends what is queued without waiting for more."""
+        """Waits for the record's result. Serves reports meanwhile, and sends the queue without lingering."""
         while (outcome := pending.outcome) is None:
             self._serve(self._client.flush, _FLUSH_SECONDS)
         return outcome
 
     def in_flight(self) -> bool:
-        """Whether some record has not been reported on."""
+        """Whether a record has no delivery report yet."""
         return bool(self._in_flight)
 
     def close(self, *, timeout_seconds: float | None = None) -> list[str]:
@@ -237,7 +237,7 @@ class Sender:
             except KafkaException as error:
                 raise self._explain(error.args[0], pending) from None
             except RuntimeError:
-                # confluent-kafka's answer when another thread has closed the client in the meantime.
+                # Raised by confluent-kafka when another thread has closed the client.
                 if self._closed:
                     raise ProducerClosedError("the producer is closed") from None
                 raise
@@ -245,12 +245,12 @@ class Sender:
                 return
 
     def _ask_for_topics(self, answers_seen: int, give_up_at: float, seconds: float) -> None:
-        """``seconds``: how long an answer was worth being waited for when the caller came."""
+        """``seconds``: how long the caller was ready to wait when it called."""
         if self._topics_exist:
             return
         left_seconds = min(METADATA_TIMEOUT_SECONDS, give_up_at - self._clock.monotonic())
         refusal = self._refusal if self._answers != answers_seen else None
-        # Whoever asked may have waited for a much shorter time than there is here.
+        # The call that asked may have had a shorter timeout than this one.
         is_hasty = isinstance(refusal, BrokerUnreachableError) and self._refused_after < seconds - _HASTY_SECONDS
         if refusal is not None and not (is_hasty and left_seconds >= _WORTH_ASKING_SECONDS):
             raise refusal.with_traceback(None)
@@ -272,7 +272,7 @@ class Sender:
             self._answers += 1
 
     def judge(self, pending: Pending, error: KafkaError | None, message: Message) -> Submitted | ForebayError:
-        """What a delivery report means."""
+        """The result that a delivery report stands for."""
         self._in_flight.discard(pending)
         if error is not None:
             failure = self._explain(error, pending)
@@ -294,7 +294,7 @@ class Sender:
         )
 
     def no_answer(self, seconds: float) -> ForebayError:
-        """The error for a record that somebody has waited for so long; looks why."""
+        """The error for a record without acknowledgement after ``seconds``; probes the brokers for the cause."""
         why = why_refused(self._connection.bootstrap_servers)
         return self._unacknowledged(seconds, why=f" ({why})" if why else "")
 
@@ -340,11 +340,11 @@ class ReportServer:
         self._work = threading.Event()
         self._stopping = False
         self._started = False
-        # A daemon, so that an owner that forgets to stop it does not keep its process alive.
+        # A daemon, so that an owner that forgets to stop it can still exit.
         self._thread = threading.Thread(target=self._run, name="forebay-producer-reports", daemon=True)
 
     def wake(self) -> None:
-        """Says that a record was sent. Never blocks."""
+        """Notifies the thread of a sent record. Never blocks."""
         self._work.set()
         if not self._started:
             with self._lock:

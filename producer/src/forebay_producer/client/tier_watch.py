@@ -1,5 +1,5 @@
-"""Whether the deadlines that a client stamps are those of the pool's workers: a look at the coordination topic, on a
-thread of its own, after the first request that got the tier's default. It keeps nothing from going on."""
+"""Compares a client's tier deadlines with those of the pool's workers: reads the coordination topic on its own thread,
+after the first request that got a tier's default. Never blocks a submit."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _log = structlog.get_logger("forebay.producer")
 
 
 class TierWatch:
-    """Looks once, and again ten minutes later at the earliest. Warns of each difference once."""
+    """Compares at most every ten minutes. Logs each difference once."""
 
     def __init__(
         self, look: Callable[[Callable[[], bool]], list[Capacity]], *, pool: str, times: TierTimes, clock: Clock
     ) -> None:
-        """``look``: what the workers have said lately; may block until it is told to stop, raise ``KafkaException`` and
-        ``ForebayError``."""
+        """``look(stopped)`` returns the workers' latest capacities. It may block until ``stopped()``, and may raise
+        ``KafkaException`` and ``ForebayError``."""
         self._look = look
         self._pool = pool
         self._times = times
@@ -45,7 +45,7 @@ class TierWatch:
         self._thread: threading.Thread | None = None
 
     def stamped(self) -> None:
-        """A request with the tier's default deadline was acknowledged. From any thread; returns at once."""
+        """Notes an acknowledged request that has the tier's default deadline. From any thread; returns at once."""
         if self._clock.monotonic() < self._again_at:
             return
         with self._lock:
@@ -56,11 +56,11 @@ class TierWatch:
             self._thread.start()
 
     def compare(self) -> None:
-        """One look, and what is to be said of it. Never raises."""
+        """Compares once and logs a new difference. Never raises."""
         try:
             agreement = agreement_of(self._look(self._stopping.is_set))
         except (KafkaException, ForebayError) as error:
-            # Without the permission to read the topic nothing else is lost.
+            # Without permission to read the topic only this comparison is lost.
             _log.debug("what the workers' deadlines are cannot be told", pool=self._pool, error=str(error))
             return
         said = "" if agreement is None else difference(self._times, agreement.times)
@@ -75,7 +75,7 @@ class TierWatch:
         self._told = said
 
     def close(self, *, timeout_seconds: float | None = None) -> None:
-        """Waits a second for a look that is under way, or ``timeout_seconds``; then has it end."""
+        """Waits up to a second, or ``timeout_seconds``, for a comparison in progress; then ends it."""
         patience = CLOSE_SECONDS if timeout_seconds is None else min(timeout_seconds, CLOSE_SECONDS)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

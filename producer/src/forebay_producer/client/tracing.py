@@ -1,4 +1,4 @@
-"""Spans of what is sent: the object that makes them, and the one that makes none. Never raises."""
+"""Spans of sent records: the protocols, and the implementation that records nothing. Never raises."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from forebay_producer.client.prepare import Prepared
 
 SentHeaders = list[tuple[str, str | bytes | None]]
-"""As confluent-kafka takes them."""
+"""Headers in confluent-kafka's form."""
 
 
 class ReplayRecord(Protocol):
-    """What a span shows of a replayed dead letter: the record that is sent, and why the request died."""
+    """The attributes of a replayed dead letter that its span shows."""
 
     @property
     def topic(self) -> str: ...
@@ -38,29 +38,29 @@ class SendSpan(Protocol):
     """One record on its way to the broker."""
 
     def headers(self, given: Sequence[Header]) -> SentHeaders | None:
-        """The headers that it is to be sent with: those given, and the span's own."""
+        """The headers to send the record with: those given, and the span's own."""
         ...
 
     def delivered(self, partition: int, offset: int) -> None:
-        """The broker has it."""
+        """The broker has acknowledged the record."""
 
     def failed(self, error: str) -> None:
-        """It has not, or nobody knows: ``error`` is the reason's word."""
+        """The record failed or was not acknowledged. ``error``: the error's reason code."""
 
 
 class SendTracing(Protocol):
     """Begins a span for each record. From any thread: a span's parent is the caller's own."""
 
     def sending(self, prepared: Prepared, topic: str) -> SendSpan:
-        """A request is submitted, below the span that its traceparent names, else below the caller's."""
+        """Starts the span of a submit: a child of the span in its traceparent, else of the caller's span."""
         ...
 
     def replaying(self, replay: ReplayRecord, *, run_id: str) -> SendSpan:
-        """A dead letter is replayed, in the trace of the request that it was."""
+        """Starts the span of a replay, in the trace of the original request."""
         ...
 
     def close(self) -> None:
-        """Exports what is left, for a bounded time."""
+        """Exports the remaining spans, for a bounded time."""
 
 
 class _NoSpan:
@@ -78,7 +78,7 @@ _NO_SPAN: Final = _NoSpan()
 
 
 class NoTracing:
-    """Nothing is recorded, and headers are sent as they are."""
+    """Records nothing; headers are sent unchanged."""
 
     def sending(self, prepared: Prepared, topic: str) -> SendSpan:  # noqa: ARG002 - as its protocol has it
         return _NO_SPAN
