@@ -1,4 +1,4 @@
-"""What can go wrong on the producer's side, beyond what the contract's own errors say. Pure."""
+"""The producer's own errors, beside those of the contract. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, sho
 from forebay_schemas.errors import ForebayError, UsageError
 
 SENT_BEFORE_HINT: Final = "If an id was sent before, its outcome may be older: forebay results --id"
-"""To be followed by an id. A request that is done is not run again, and only what comes after the submit is read."""
+"""A request id follows. A finished request does not run again, and only outcomes after the submit are read."""
 
 
 class ProducerError(ForebayError):
-    """The root of the producer package's own errors."""
+    """Base class of the producer package's own errors."""
 
 
 class QueueFullError(ProducerError):
@@ -22,19 +22,19 @@ class QueueFullError(ProducerError):
 
 
 class NotDeliveredError(ProducerError):
-    """The producer was closed before the broker acknowledged; the broker may have the request all the same."""
+    """The producer was closed before the broker acknowledged. The broker may still have stored the request."""
 
     reason = "not_delivered"
 
 
 class ProducerClosedError(ProducerError):
-    """The producer was closed, or made by the process that this one was forked from."""
+    """The producer was closed, or created before a fork."""
 
     reason = "producer_closed"
 
 
 class OutcomeTimeoutError(ProducerError):
-    """No outcome came in time. ``missing`` are the request ids without one; they may still come."""
+    """No outcome arrived in time. ``missing``: the ids of requests without one; their outcomes may still arrive."""
 
     reason = "outcome_timeout"
 
@@ -44,13 +44,13 @@ class OutcomeTimeoutError(ProducerError):
 
 
 class PastDeadlineError(ProducerError, UsageError):
-    """The request's ``expire_at`` lies in the past: nobody waits for its outcome any more."""
+    """The request's ``expire_at`` is in the past."""
 
     reason = "past_deadline"
 
 
 class RecordTooLargeError(ProducerError, UsageError):
-    """The record is larger than the request topics take."""
+    """The record exceeds the size limit of the request topics."""
 
     reason = "record_too_large"
 
@@ -65,13 +65,13 @@ class RecordTooLargeError(ProducerError, UsageError):
 
 
 def no_request_id(given: object) -> UsageError:
-    """The error for what was given as a request and is none."""
+    """The error for a value that is neither a request nor a request id."""
     fix = f"give 1 to {REQUEST_ID_CHARS_MAX} printable characters, or what submit returned"
     return UsageError("request_id", f"is {shown(given)}", fix=fix)
 
 
 def as_argument(error: UsageError) -> UsageError:
-    """The same error, naming the setting as it was typed in Python: --kafka-properties is kafka_properties there."""
+    """The same error with the setting named as in Python: kafka_properties for --kafka-properties."""
     if not error.field.startswith("--"):
         return error
     return UsageError(error.field.removeprefix("--").replace("-", "_"), error.problem, fix=error.fix)

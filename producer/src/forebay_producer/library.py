@@ -1,4 +1,4 @@
-"""The names that services import from `forebay_producer`."""
+"""The public names of `forebay_producer`, which imports this module on first use."""
 
 from importlib.metadata import version
 

@@ -1,6 +1,6 @@
-"""Every metric of the producer's side: what the client library counts, and what `forebay exporter` tells of pools.
+"""The list of all metrics of the client library and of `forebay exporter`.
 
-Each also carries the label ``pool``. Labels have few values: tiers and reasons; never a tenant, a model or a request.
+Each also has the label ``pool``. Labels have few values: tiers and reasons, never a tenant, a model or a request.
 """
 
 from __future__ import annotations
@@ -81,4 +81,4 @@ SUBMIT_FAILURE_REASONS: Final = tuple(
         SchemaRegistryRefusedError,
     )
 )
-"""Those of the errors that a submit can end with."""
+"""The reason codes of the errors that a submit can raise."""

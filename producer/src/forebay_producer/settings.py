@@ -1,4 +1,4 @@
-"""Every setting of the client library and of the command `forebay`. Reads nothing by itself: see `load_settings`."""
+"""The settings of the client library and of the command `forebay`. `load_settings` reads them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PoolTimes(BaseModel):
 
 
 class ProducerSettings(CommonSettings):
-    """What a producer can be told."""
+    """The settings of a producer."""
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="warning", description="Least level logged: debug, info, warning or error"
@@ -43,9 +43,9 @@ class ProducerSettings(CommonSettings):
     )
 
     def pool_times(self, pool: str) -> TierTimes:
-        """What the exporter takes for the pool's deadlines and waits until one of its workers is heard.
+        """The exporter's deadlines and waits for a pool until one of the pool's workers announces its own.
 
-        Raises ``UsageError`` where a wait is no shorter than the deadline.
+        Raises ``UsageError`` when a wait is not shorter than its deadline.
         """
         given = self.exporter_tier_times.get(pool)
         if given is None:

@@ -1,4 +1,4 @@
-"""The command `forebay`: lists its commands. Each has a module of its own, which is imported when it is called."""
+"""The command `forebay`: the list of its commands. Each command's module is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -16,40 +16,39 @@ _COMMANDS: Final = (
     (
         "submit",
         "submit",
-        "Submit requests, one a line. Prints where each one lies; reports bad lines and goes on with the others.",
+        "Submit requests, one per line. Prints the position of each in Kafka; reports invalid lines and continues.",
     ),
     (
         "results",
         "results",
-        "Show the outcomes of requests, the first one of each and of each of its replays, up to now.",
+        "Show the outcomes of requests up to now: the first outcome of each request and of each replay.",
     ),
     (
         "backlog",
         "backlog",
-        "Show for each tier the requests that are not finished, the age of the oldest, and the rates in and out.",
+        "Show for each tier the unfinished requests, the age of the oldest, and the rates in and out.",
     ),
-    ("cancel", "control", "End requests as cancelled, whether they wait or run."),
-    ("expedite", "control", "Move requests that wait to the high tier; their deadlines stay as they are."),
+    ("cancel", "control", "Cancel requests, waiting or running."),
+    ("expedite", "control", "Move waiting requests to the high tier. Their deadlines stay."),
     (
         "doctor",
         "doctor",
-        "Check connection, credentials, topics and their settings, permissions, clock and registry, all in one go.",
+        "Check connection, credentials, topics and their settings, permissions, clock and registry.",
     ),
     (
         "exporter",
         "exporter",
-        "Show at /metrics what waits in pools, who works there, and how near each tier is to its deadlines.",
+        "Serve Prometheus metrics of pools: the backlog, the workers, and how close each tier is to its deadlines.",
     ),
     (
         "plan",
         "plan",
-        "Compute engines, workers, partitions and bounds from rates and deadlines; what waits how long; what breaks "
-        "first.",
+        "Compute engines, workers, partitions and bounds from rates and deadlines; the waits; the first bottleneck.",
     ),
-    ("topics", "topics", "Make a pool's topics, and show them."),
-    ("dead-letters", "dead_letters.commands", "Find out what died and why, and replay it."),
+    ("topics", "topics", "Create a pool's topics, and show them."),
+    ("dead-letters", "dead_letters.commands", "List dead letters and their causes; replay, discard or export them."),
 )
-"""Name, module of this package whose `add_to` adds it, and the first paragraph of its help, as a test compares."""
+"""Name, module in this package whose `add_to` adds it, first paragraph of its help. A test compares the last."""
 
 MODULES: Final = {name: f"forebay_producer.cli.{module}" for name, module, _ in _COMMANDS}
 """The module of each command."""
@@ -71,7 +70,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Submit inference requests to Forebay, follow their outcomes, look after a pool's topics.",
+    help="Submit inference requests to Forebay, read their outcomes, manage a pool's topics and dead letters.",
 )
 
 
@@ -86,19 +85,19 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options_of_all(
     show_version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version, and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """The entry point. Exit codes: 0 ok, 1 failed, 2 usage, 3 cannot reach the broker, 4 partly done, 130 Ctrl-C."""
+    """The entry point. Exit codes: 0 ok, 1 failed, 2 usage, 3 broker unreachable, 4 partly done, 130 Ctrl-C."""
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if called in MODULES:
         import_for_command(MODULES[called])
-    # Letters, results and requests hold no cycles: with Python's thresholds the look for them is a fifth of what a scan
-    # of dead letters costs (measured).
+    # Letters, results and requests hold no reference cycles. With Python's default thresholds garbage collection is a
+    # fifth of the cost of a scan of dead letters (measured).
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     app(prog_name="forebay")

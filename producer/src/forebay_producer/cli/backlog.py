@@ -1,4 +1,4 @@
-"""`forebay backlog`: what waits in each tier."""
+"""`forebay backlog`: the unfinished requests of each tier."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def add_to(app: typer.Typer) -> None:
 def backlog(
     session: Session,
     *,
-    interval: Annotated[str, typer.Option(help="The rates are measured over that time.")] = "1s",
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C, once every interval.")] = False,
+    interval: Annotated[str, typer.Option(help="Time over which the rates are measured.")] = "1s",
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every interval until Ctrl-C.")] = False,
 ) -> None:
-    """Show for each tier the requests that are not finished, the age of the oldest, and the rates in and out."""
+    """Show for each tier the unfinished requests, the age of the oldest, and the rates in and out."""
     seconds = duration_seconds(interval, field="--interval")
     with BacklogReader(session.connection, pool=session.pool, clock=_CLOCK) as reader:
         before = reader.sample()

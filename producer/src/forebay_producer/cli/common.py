@@ -1,6 +1,6 @@
-"""What every command of `forebay` shares: its options, its settings, how it prints and how it fails.
+"""Shared by all commands of `forebay`: common options, settings, output and errors.
 
-Writes to stdout what was asked for, and to stderr everything else.
+Answers go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.settings import load_settings
 from forebay_schemas.runtime.terminal import printable_json, printable_lines
 
-# Wider than any table: what is no terminal has no width to keep to.
+# Wider than any table: output to a file or pipe is not cut.
 _PLAIN_WIDTH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What the common options say. ``typed``: those that were typed, to be repeated in a command that is suggested."""
+    """The common options, resolved. ``typed``: the options as typed, for commands that are suggested to the user."""
 
     settings: ProducerSettings
     connection: KafkaConnection
@@ -58,14 +58,16 @@ _COMMON: Final[Mapping[str, Any]] = {
     "bootstrap_servers": Annotated[
         str | None, typer.Option(help="Kafka brokers, host:port, comma-separated. [FOREBAY_BOOTSTRAP_SERVERS]")
     ],
-    "pool": Annotated[str | None, typer.Option(help="The pool of workers that is meant. [FOREBAY_POOL]")],
+    "pool": Annotated[str | None, typer.Option(help="The pool of workers. [FOREBAY_POOL]")],
     "kafka_properties": Annotated[
         Path | None,
         typer.Option(help="A file of librdkafka properties: TLS, SASL, anything. [FOREBAY_KAFKA_PROPERTIES]"),
     ],
-    "config": Annotated[Path | None, typer.Option(help="A TOML file of settings; flag beats environment beats file.")],
+    "config": Annotated[
+        Path | None, typer.Option(help="A TOML file of settings. Options override variables, which override the file.")
+    ],
     "log_level": Annotated[
-        str | None, typer.Option(help="debug, info, warning or error; here warning by default. [FOREBAY_LOG_LEVEL]")
+        str | None, typer.Option(help="debug, info, warning or error. [default: warning] [FOREBAY_LOG_LEVEL]")
     ],
 }
 
@@ -73,11 +75,11 @@ _COMMON: Final[Mapping[str, Any]] = {
 def command(
     app: typer.Typer, name: str, *, output: Output | None = Output.TABLE
 ) -> Callable[[Callable[Concatenate[Session, _CommandOptions], None]], Callable[..., None]]:
-    """Registers a command with its own options and the common ones; ``output`` is how it prints unless told, None for
-    one that prints nothing. An option of its own replaces the common one of the same name.
+    """Registers a command with its own options and the common ones. Its own options override common ones by name.
 
-    A parameter whose type is a dataclass stands for one option per field of it, so that commands can share options. A
-    ``ForebayError`` becomes ``error: message`` and its exit code.
+    ``output``: the default of --output; None for a command without that option. A parameter whose type is a dataclass
+    adds one option per field, so that commands can share options. A ``ForebayError`` is printed as ``error: message``
+    and sets the exit code.
     """
 
     def register(function: Callable[Concatenate[Session, _CommandOptions], None]) -> Callable[..., None]:
@@ -97,7 +99,7 @@ def command(
                 try:
                     function(session, *arguments, **options)
                 except KafkaException as error:
-                    # Polled, a client raises that it can never send: who may write to no topic gets no producer id.
+                    # poll() raises when a client can never send: without write permission it gets no producer id.
                     needs = on_topic(Operation.WRITE, f"forebay.{session.pool.name}.*")
                     raise as_forebay_error(
                         error.args[0], connection=session.connection, doing=name, needs=needs
@@ -142,7 +144,7 @@ def _open_session(flags: dict[str, Any], *, output: Output) -> Session:
     settings = load_settings(ProducerSettings, flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay")
     if settings.log_level in ("warning", "error"):
-        # What librdkafka tries again and again is said once, in our own words, when it is given up.
+        # librdkafka's retries are not logged one by one; the final error says what failed.
         logging.getLogger("forebay.librdkafka").setLevel(logging.CRITICAL)
     return Session(
         settings=settings,
@@ -160,17 +162,17 @@ def to_json(value: object) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stderr, or several. Made printable: others' words are in some."""
+    """Prints lines to stderr. Control characters are escaped, as texts may contain untrusted data."""
     typer.echo(printable_lines(text), err=True)
 
 
 def suggested(session: Session, *words: str) -> str:
-    """The command of these words as one could type it to go on, with the common options that were typed this time."""
+    """A suggested command line: these words and the common options as typed."""
     return shlex.join(["forebay", *words, *session.typed])
 
 
 def stdout_console() -> Console:
-    """A console for tables: coloured and as wide as the terminal, or plain and as wide as need be."""
+    """A console for tables: coloured and as wide as the terminal, or plain and unbounded."""
     return Console() if sys.stdout.isatty() else Console(width=_PLAIN_WIDTH, no_color=True)
 
 

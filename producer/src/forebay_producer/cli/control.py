@@ -1,4 +1,4 @@
-"""`forebay cancel` and `forebay expedite`: what is wanted of requests that were submitted. Reads stdin if told to."""
+"""`forebay cancel` and `forebay expedite`: control of submitted requests. Reads stdin if told to."""
 
 from __future__ import annotations
 
@@ -32,13 +32,16 @@ _MEANINGS: Final = {
 }
 
 _Ids = Annotated[
-    list[str], typer.Argument(metavar="ID...", help="Request ids; - = the lines that submit printed, from stdin.")
+    list[str], typer.Argument(metavar="ID...", help="Request ids; - reads the lines that submit printed from stdin.")
 ]
 _At = Annotated[
     str | None,
-    typer.Option(metavar="TOPIC:PARTITION:OFFSET", help="Where submit said the one ID lies: found there unread."),
+    typer.Option(
+        metavar="TOPIC:PARTITION:OFFSET",
+        help="Position of a single ID, as submit printed it: finds a request that no worker has read yet.",
+    ),
 ]
-_Wait = Annotated[str, typer.Option(help="How long to wait for the workers' answer, 0 = not at all.")]
+_Wait = Annotated[str, typer.Option(help="Time limit for the workers' answers; 0 = do not wait.")]
 
 
 class _Line(msgspec.Struct):
@@ -58,7 +61,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def cancel(session: Session, *, ids: _Ids, at: _At = None, wait: _Wait = "5s") -> None:
-    """End requests as cancelled, whether they wait or run.
+    """Cancel requests, waiting or running.
 
     Exits 0 when all are cancelled (with --wait 0: when it is written down), 4 when some are, 1 when none is.
     """
@@ -66,7 +69,7 @@ def cancel(session: Session, *, ids: _Ids, at: _At = None, wait: _Wait = "5s") -
 
 
 def expedite(session: Session, *, ids: _Ids, at: _At = None, wait: _Wait = "5s") -> None:
-    """Move requests that wait to the high tier; their deadlines stay as they are.
+    """Move waiting requests to the high tier. Their deadlines stay.
 
     Exits 0 when all are there (with --wait 0: when it is written down), 4 when some are, 1 when none is.
     """
@@ -134,7 +137,7 @@ def _targets(ids: list[str], at: str | None) -> list[Target]:
 
 
 def _on_lines(lines: Iterable[Line]) -> list[Target]:
-    """What submit printed, or any JSON lines with a ``request_id``."""
+    """Targets on the lines that submit printed, or on any JSON lines with a ``request_id``."""
     targets = []
     for number, text in lines:
         if text is None:

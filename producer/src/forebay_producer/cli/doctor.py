@@ -1,4 +1,4 @@
-"""`forebay doctor`: whether this machine can submit requests to a pool and read their outcomes, and if not, why."""
+"""`forebay doctor`: checks that this machine can submit requests to a pool and read their outcomes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def doctor(session: Session) -> None:
-    """Check connection, credentials, topics and their settings, permissions, clock and registry, all in one go.
+    """Check connection, credentials, topics and their settings, permissions, clock and registry.
 
     Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
     """

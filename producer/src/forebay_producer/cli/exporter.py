@@ -1,4 +1,4 @@
-"""`forebay exporter`: Prometheus metrics of pools, whether a worker of them runs or not."""
+"""`forebay exporter`: Prometheus metrics of pools, with or without running workers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def add_to(app: typer.Typer) -> None:
 def exporter(
     session: Session,
     *,
-    pool: Annotated[
-        list[str] | None, typer.Option(help="A pool to tell of; may be given several times. [FOREBAY_POOL]")
-    ] = None,
+    pool: Annotated[list[str] | None, typer.Option(help="A pool to read; may be repeated. [FOREBAY_POOL]")] = None,
     exporter_host: Annotated[
         str | None, typer.Option("--host", help="The address to listen on. [FOREBAY_EXPORTER_HOST]")
     ] = None,
@@ -35,7 +33,7 @@ def exporter(
         int | None, typer.Option("--port", min=0, max=65535, help="Its port; 0 = pick one. [FOREBAY_EXPORTER_PORT]")
     ] = None,
 ) -> None:
-    """Show at /metrics what waits in pools, who works there, and how near each tier is to its deadlines.
+    """Serve Prometheus metrics of pools: the backlog, the workers, and how close each tier is to its deadlines.
 
     Runs until SIGTERM or Ctrl-C. A pool that cannot be read is named at /readyz.
     """

@@ -1,4 +1,4 @@
-"""Whole lines from a file descriptor as they come, or of stdin. Reads in the caller's thread, never past a timeout."""
+"""Reads whole lines from a file descriptor or stdin, in the caller's thread, with a timeout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
 from forebay_schemas.errors import ForebayError, UsageError
 
 LINE_BYTES_MAX: Final = 2 * REQUEST_BYTES_MAX
-"""A longer line cannot be a request; it is skipped without being held."""
+"""A longer line cannot be a request; it is skipped without buffering."""
 
 _READ_BYTES: Final = 256 * 1024
 _BATCH_LINES: Final = 2000
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 class LineSource:
-    """Gives a descriptor's lines in batches. At most one line and one read are held beside the batch."""
+    """Returns a descriptor's lines in batches. Buffers at most one line and one read beside the batch."""
 
     def __init__(self, descriptor: int, *, batch_lines: int) -> None:
         self._descriptor = descriptor
@@ -43,7 +43,7 @@ class LineSource:
 
     @property
     def ended(self) -> bool:
-        """Whether all lines have been given."""
+        """Whether all lines have been returned."""
         return self._at_end and not self._full
 
     def take(self, *, timeout_seconds: float) -> list[Line]:
@@ -92,7 +92,7 @@ class LineSource:
 
 
 def stdin_descriptor(*, field: str) -> int:
-    """Where stdin is read. Raises ``UsageError`` naming ``field`` when it is closed or cannot be read."""
+    """The descriptor of stdin. Raises ``UsageError`` naming ``field`` when it is closed or cannot be read."""
     try:
         os.read(descriptor := sys.stdin.fileno(), 0)
     except OSError as error:

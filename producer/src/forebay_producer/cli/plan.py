@@ -1,4 +1,4 @@
-"""`forebay plan`: engines, workers, partitions and bounds for a load. Arithmetic alone: reaches no broker."""
+"""`forebay plan`: engines, workers, partitions and bounds for a load. Pure arithmetic: contacts no broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COUNT_MAX: Final = 10_000
 _LIMIT_MAX: Final = 100_000
 _DEADLINE_SECONDS_MIN: Final = 0.001
 _BYTES_MAX: Final = 1024**3
-"""Beyond these no load is real, and figures grow so long that no table holds them."""
+"""Bounds of plausible loads; beyond them figures no longer fit into a table."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,35 +49,38 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     session: Session,
     *,
-    rate: Annotated[list[str], typer.Option(help="A tier's mean over a day: high=5, mid=300/m, low=200000/d.")],
+    rate: Annotated[list[str], typer.Option(help="A tier's mean rate over a day: high=5, mid=300/m, low=200000/d.")],
     peak: Annotated[
-        list[str] | None, typer.Option(help="A tier's daily peak, times its mean and for how long: high=4x15m.")
+        list[str] | None,
+        typer.Option(help="A tier's daily peak, as a multiple of its mean and a duration: high=4x15m."),
     ] = None,
     deadline: Annotated[
         list[str] | None, typer.Option(help="A tier's deadline; FOREBAY_TIER_TTL_MS unless given: mid=1m.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="What an engine does: a file of forebay-worker calibrate --write-json.")
+        Path | None, typer.Option(help="An engine's capacity: a file of forebay-worker calibrate --write-json.")
     ] = None,
-    service_seconds: Annotated[float | None, typer.Option(help="Instead: what a request takes at the limit.")] = None,
+    service_seconds: Annotated[
+        float | None, typer.Option(help="Instead of a calibration: the service time at the limit.")
+    ] = None,
     service_cv: Annotated[
-        float | None, typer.Option(help="Its standard deviation over its mean; 1 unless given, or the calibration's.")
+        float | None, typer.Option(help="Its coefficient of variation. [default: the calibration's, or 1]")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="With --service-seconds: requests in flight at an engine.")] = None,
-    engines: Annotated[int | None, typer.Option(help="How many there are; as many as it takes unless given.")] = None,
+    engines: Annotated[int | None, typer.Option(help="Number of engines. [default: as many as needed]")] = None,
     partitions: Annotated[
-        int | None, typer.Option(help="Of each request topic; as many as it takes unless given.")
+        int | None, typer.Option(help="Partitions of each request topic. [default: as many as needed]")
     ] = None,
     drain: Annotated[
-        str | None, typer.Option(help="How long after its peak low may wait at most: 8h, overnight.")
+        str | None, typer.Option(help="Time limit for draining low after its peak: 8h, overnight.")
     ] = None,
-    request_bytes: Annotated[str, typer.Option(help="Of a request's body: 4000, 16KiB.")] = "4000",
-    result_bytes: Annotated[str, typer.Option(help="Of a result's body.")] = "2000",
+    request_bytes: Annotated[str, typer.Option(help="Size of a request's body: 4000, 16KiB.")] = "4000",
+    result_bytes: Annotated[str, typer.Option(help="Size of a result's body.")] = "2000",
     replication: Annotated[int, typer.Option(help="Replicas of the topics.")] = 3,
 ) -> None:
-    """Compute engines, workers, partitions and bounds from rates and deadlines; what waits how long; what breaks first.
+    """Compute engines, workers, partitions and bounds from rates and deadlines; the waits; the first bottleneck.
 
-    Exits 1 when the deadlines are not kept with the engines that there are.
+    Exits 1 when the deadlines are not kept with the given engines.
     """
     made = make_plan(
         Demand(

@@ -1,4 +1,4 @@
-"""What long commands share: Ctrl-C as a flag, and how far they are. Sets a signal handler, writes to stderr."""
+"""Ctrl-C as a flag and progress output, for long commands. Sets a signal handler, writes to stderr."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUIET_SECONDS: Final = 2.0
 
 INTERRUPTED: Final = "interrupted: not all dead letters were looked at; start it again to go on"
 GO_ON: Final = "; start the same command again to go on"
-"""Ends what is said of a failure that came when part of the work was done."""
+"""Appended to the error of a command that failed after part of its work."""
 
 
 class Interruption:
-    """Ctrl-C as a flag: what is under way is finished, so that what was accepted is known. A second ends at once."""
+    """Ctrl-C as a flag: work in progress is finished, so that its result is known. A second Ctrl-C exits at once."""
 
     def __init__(self) -> None:
         self.came = False
@@ -43,7 +43,7 @@ class Interruption:
 
 
 class ScanProgress:
-    """How far a scan is, in one line of a terminal that is gone with the block; said once it takes two seconds."""
+    """Progress of a scan, in one terminal line that vanishes with the block; shown after two seconds."""
 
     def __init__(self, *, live: bool, console: Console | None = None, clock: Clock | None = None) -> None:
         """``live``: whether stderr is a terminal that nothing else is printed to."""
@@ -61,7 +61,7 @@ class ScanProgress:
             self._status.stop()
 
     def show(self, read: int, of: int) -> None:
-        """So many letters of so many are read."""
+        """Shows the number of letters read, and of all letters."""
         if not self._live:
             return
         if self._status is None:
@@ -73,7 +73,7 @@ class ScanProgress:
 
 
 class Progress:
-    """Says on stderr how far it is: ``live``, all the time in one line of a terminal, else every ten seconds."""
+    """Progress on stderr: continuously in one terminal line if ``live``, else every ten seconds."""
 
     def __init__(self, *, live: bool) -> None:
         self._console = Console(stderr=True)
@@ -90,7 +90,7 @@ class Progress:
             say(text)
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a permanent line."""
         if self._status is not None:
             self._console.print(Text(printable_lines(text)))
         else:

@@ -1,4 +1,4 @@
-"""How the commands print results."""
+"""Prints results, as rows or as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ResultRows:
         self._rows = Rows(output, widths=_WIDTHS | {"detail": 0}, leave_out=_LEAVE_OUT)
 
     def add(self, result: Result) -> None:
-        """Prints one."""
+        """Prints one result."""
         record: dict[str, Any] = msgspec.to_builtins(result)
         if not self._bodies:
             del record["body"]

@@ -1,4 +1,4 @@
-"""`forebay results`: what came of requests."""
+"""`forebay results`: the outcomes of requests."""
 
 from __future__ import annotations
 
@@ -56,22 +56,22 @@ def add_to(app: typer.Typer) -> None:
 def results(
     session: Session,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with results as they come.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new results as they arrive.")] = False,
     ids: Annotated[
         list[str] | None,
-        typer.Option("--id", help="Only of this request (may be repeated); with --follow until each has an outcome."),
+        typer.Option("--id", help="Only this request (may be repeated); with --follow until each has an outcome."),
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(help="From then on: 10m (ago), 2026-01-31T09:00:00Z, a day or epoch ms. [default: all]"),
+        typer.Option(help="Start time: 10m (ago), 2026-01-31T09:00:00Z, a day or epoch ms. [default: all]"),
     ] = None,
-    status: Annotated[list[Status] | None, typer.Option(help="Only with this status (may be repeated).")] = None,
+    status: Annotated[list[Status] | None, typer.Option(help="Only this status (may be repeated).")] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the newest so many; with --follow, end after so many.")
+        int | None, typer.Option(min=1, help="Only this many, the newest; with --follow, exit after this many.")
     ] = None,
-    no_body: Annotated[bool, typer.Option("--no-body", help="Without the backends' answers.")] = False,
+    no_body: Annotated[bool, typer.Option("--no-body", help="Leave out the backends' answers.")] = False,
 ) -> None:
-    """Show the outcomes of requests, the first one of each and of each of its replays, up to now.
+    """Show the outcomes of requests up to now: the first outcome of each request and of each replay.
 
     They come in no order but each partition's, as far back as the topic keeps them (seven days); with --limit the
     newest come last.

@@ -1,4 +1,4 @@
-"""`forebay submit`: sends a file's lines, and waits for what comes of them if told to. Starts no thread of its own."""
+"""`forebay submit`: sends the lines of a file and, with --wait, prints their outcomes. Starts no thread of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from forebay_schemas.runtime.output import Output
 _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 0.2
 LATE_SECONDS: Final = 10.0
-"""After its deadline a request's outcome, expired at the latest, is on its way."""
+"""Wait beyond a request's deadline: by then it has an outcome, `expired` if no other."""
 _LATE_SHOWN: Final = 10
 
 _WIDTHS: Final = {"request_id": 36, "topic": 40, "partition": 9, "offset": 12}
@@ -54,24 +54,25 @@ def submit(
     tier: Annotated[
         Tier | None,
         typer.Option(
-            help="Of all lines; one that names another priority is refused. [default: its priority's, or mid]"
+            help="Tier of all lines; a line with another priority is refused. [default: the line's priority, or mid]"
         ),
     ] = None,
     ttl: Annotated[
-        str | None, typer.Option(help="For lines that name no deadline: 5s, 2m. [default: the tier's]")
+        str | None, typer.Option(help="Deadline of lines that name none: 5s, 2m. [default: the tier's]")
     ] = None,
     biz_type: Annotated[
-        str | None, typer.Option(help="For lines that name none. [default: what the body or the batch line's url is]")
+        str | None,
+        typer.Option(help="biz_type of lines that name none. [default: derived from the body or the batch line's url]"),
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Print the outcomes as they come, not what was accepted.")
+        bool, typer.Option("--wait", help="Print the outcomes as they arrive, instead of the accepted requests.")
     ] = False,
     wait_timeout: Annotated[
         str | None,
-        typer.Option(help="With --wait: how long after the last line. [default: until the deadlines, and 10 s]"),
+        typer.Option(help="With --wait: time limit after the last line. [default: the deadlines plus 10 s]"),
     ] = None,
 ) -> None:
-    """Submit requests, one a line. Prints where each one lies; reports bad lines and goes on with the others.
+    """Submit requests, one per line. Prints the position of each in Kafka; reports invalid lines and continues.
 
     Exits 0 when all were accepted (with --wait: completed), 4 when some were, 1 when none was.
     """
@@ -85,7 +86,7 @@ def submit(
         producer.require_topics()
         reader = None
         if wait:
-            # Made before the first submit, so that no outcome comes too early to be seen.
+            # Created before the first submit, so that no outcome is missed.
             made = ResultsReader(session.connection, pool=session.pool, since_ms=None, clock=SystemClock(), tell=say)
             reader = stack.enter_context(made)
         job = _Job(
@@ -138,7 +139,7 @@ class _Job:
         self._late: set[str] = set()
 
     def send_all(self, interruption: Interruption) -> None:
-        """Sends every line. Raises what makes it pointless to go on."""
+        """Sends every line. Raises errors after which no further line can be sent."""
         while not self._source.ended and not interruption.came:
             lines = self._source.take(timeout_seconds=_WAIT_SECONDS)
             if lines:

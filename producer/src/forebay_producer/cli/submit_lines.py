@@ -1,4 +1,4 @@
-"""What a line of `forebay submit` means: an envelope, an OpenAI request body, or a line of OpenAI's batches. Pure."""
+"""Parses a line of `forebay submit`: an envelope, an OpenAI request body, or a line of an OpenAI batch. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _decoder = msgspec.json.Decoder(dict[str, Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDefaults:
-    """What the command's options say of lines that do not say it themselves."""
+    """Values from the command's options, for lines that lack them."""
 
     ttl_ms: int | None
     biz_type: str | None

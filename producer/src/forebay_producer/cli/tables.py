@@ -1,6 +1,6 @@
-"""Tables that keep the columns that matter: in a narrow terminal the least important ones are left out, and named.
+"""Tables that fit the terminal: in a narrow one the least important columns are left out, and named on stderr.
 
-Prints to stdout, and to stderr what was left out. What is no terminal gets every column in full.
+Files and pipes get every column in full.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 CUT_WIDTH_MIN: Final = 16
-"""A text that is cut shorter says nothing any more."""
+"""Shorter texts would be unreadable."""
 
 GAP: Final = 2
 """Cells between two columns."""
@@ -28,8 +28,8 @@ _BETWEEN: Final = "  "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """``leave_out``: 0 for a column that always stays; of the others the highest goes first. ``may_be_cut``: its texts
-    may be shortened before a column is left out. ``is_number``: aligned to the right."""
+    """``leave_out``: 0 keeps the column; otherwise the column with the highest value is left out first. ``may_be_cut``:
+    its texts may be shortened before a column is left out. ``is_number``: aligned to the right."""
 
     name: str
     leave_out: int = 0
@@ -71,7 +71,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int)
         widths[i] += more
         spare -= more
     if spare < 0:
-        # Nothing more can go: the widest text gives way.
+        # No column is left to drop: the widest text is cut.
         widest = max(widths, key=lambda i: (not columns[i].is_number, widths[i]))
         widths[widest] = max(1, widths[widest] + spare)
     left_out = tuple(column.name for i, column in enumerate(columns) if i not in kept)

@@ -1,4 +1,4 @@
-"""`forebay topics`: make a pool's topics, and show them."""
+"""`forebay topics`: create a pool's topics, and show them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay_schemas.kafka.clients import make_admin
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
-app = typer.Typer(no_args_is_help=True, help="Make a pool's topics, and show them.")
+app = typer.Typer(no_args_is_help=True, help="Create a pool's topics, and show them.")
 
 
 def add_to(all_commands: typer.Typer) -> None:
@@ -46,13 +46,13 @@ def create(
     *,
     partitions: Annotated[
         int | None,
-        typer.Option(help="Of each request topic: no more workers than that can share a tier. [default: 12]"),
+        typer.Option(help="Partitions of each request topic: the most workers that can share a tier. [default: 12]"),
     ] = None,
     replication: Annotated[
         int | None, typer.Option(help="Replicas of every topic. [default: 3, or 1 with fewer than 3 brokers]")
     ] = None,
 ) -> None:
-    """Make the pool's topics; those that exist stay as they are, and what differs in them is shown."""
+    """Create the pool's topics. Existing topics are not changed; their differences are shown."""
     admin = _topic_admin(session)
     specs = _specs(session, admin, partitions=partitions, replication=replication)
     before = admin.look_at(specs)

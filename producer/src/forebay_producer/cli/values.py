@@ -1,4 +1,4 @@
-"""What people type on the command line for points in time and rates. Pure."""
+"""Parses points in time and rates as typed on the command line. Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _TIME_FIX: Final = (
 
 
 def point_in_time_ms(text: str, *, field: str, now_ms: int) -> int:
-    """Epoch milliseconds of: a duration back from ``now_ms``, epoch milliseconds, or ISO 8601 (no offset: UTC).
+    """Parses a duration back from ``now_ms``, epoch milliseconds, or ISO 8601 (UTC without offset) into epoch
+    milliseconds.
 
-    A number alone could be seconds, a year or a time of another unit: it is refused unless it has the 13 digits of
-    epoch milliseconds. Raises ``UsageError`` naming ``field``.
+    A bare number is ambiguous and refused, unless it has the 13 digits of epoch milliseconds. Raises ``UsageError``
+    naming ``field``.
     """
     text = text.strip()
     if _EPOCH_MS.fullmatch(text):

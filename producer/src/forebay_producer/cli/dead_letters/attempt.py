@@ -1,4 +1,4 @@
-"""One attempt to replay or discard, as its command sees it: the run, what cuts it short, and the exit code for that."""
+"""One attempt of a replay or discard command: its run, what interrupts it, and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Attempt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it met all that there is: neither interrupted nor failed."""
+        """Whether it was neither interrupted nor failed, so that it saw all letters."""
         return self.failure is None and not self.interrupted()
 
     @property
     def ending(self) -> Ending:
-        """How it ended, in the audit's words."""
+        """The ending for the audit record."""
         if self.failure is not None:
             return Ending.FAILED
         return Ending.INTERRUPTED if self.interrupted() else Ending.DONE
@@ -64,7 +64,7 @@ class Attempt:
         return _Work(self)
 
     def exit_if_cut_short(self, *, done: int) -> None:
-        """Says what cut it short and exits, if anything did. ``done``: how many letters it handled until then."""
+        """Prints the error or interruption and exits, if there was one. ``done``: letters handled until then."""
         if self.failure is not None:
             say(f"error: {self.failure}{GO_ON if done else ''}")
             partly = done and self.failure.exit_code is not ExitCode.UNREACHABLE

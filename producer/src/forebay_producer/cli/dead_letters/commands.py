@@ -1,4 +1,4 @@
-"""`forebay dead-letters`: what died and why, one of them in full, and replays."""
+"""`forebay dead-letters`: the group of commands, with `list` and `show`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from forebay_schemas.errors import ExitCode
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
-app = typer.Typer(no_args_is_help=True, help="Find out what died and why, and replay it.")
+app = typer.Typer(no_args_is_help=True, help="List dead letters and their causes; replay, discard or export them.")
 
 
 def add_to(all_commands: typer.Typer) -> None:
@@ -122,7 +122,7 @@ def show(
     request_id: Annotated[
         str, typer.Argument(metavar="ID", help="A request id, a record's key, or a place as list names it: 0:17.")
     ],
-    payload: Annotated[bool, typer.Option("--payload", help="With the payload: it may hold what is private.")] = False,
+    payload: Annotated[bool, typer.Option("--payload", help="Include the payload, which may be private.")] = False,
 ) -> None:
     """Show all dead letters of one request, the newest last: envelope, headers, error, and what was done with each.
 

@@ -1,4 +1,4 @@
-"""`forebay dead-letters discard` and `history`: letters that nobody needs any more; what was done before."""
+"""`forebay dead-letters discard` and `history`: marks letters as no longer needed; lists earlier runs."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
 BATCH_LETTERS_MAX: Final = 5_000
-"""So many places go into one audit record: 60 KB."""
+"""Places in one audit record: 60 KB."""
 
 LAPSES_MAX: Final = 5
-"""So often the brokers may take a run's turn and then not its record."""
+"""Failures, in a row, to publish an audit record after the lease was obtained."""
 
 _TICK_LETTERS: Final = 500
 
@@ -48,7 +48,7 @@ def add_to(app: typer.Typer) -> None:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a run has met. ``found``: the open ones by reason."""
+    """Counts of a run. ``found``: the open letters by reason."""
 
     matched: int = 0
     discarded: int = 0
@@ -73,7 +73,7 @@ def discard(
     session: Session,
     *,
     chosen: SelectionOptions,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Discard. Without it, a dry run.")] = False,
 ) -> None:
     """Put dead letters away that nobody needs any more; a dry run unless --yes.
 
@@ -124,7 +124,7 @@ def _meet(letter: Any, state: State, selection: Selection, tally: _Tally) -> Non
 
 def _discard(session: Session, reader: DeadLetterReader, selection: Selection, tally: _Tally, attempt: Attempt) -> None:
     by = user_and_host()
-    # What dies while the run waits for its turn is not its concern.
+    # Letters that die while the run waits for the lease are not part of it.
     ends = reader.ends()
     opening = RunStarted(
         at=0,
@@ -169,10 +169,10 @@ def _discard(session: Session, reader: DeadLetterReader, selection: Selection, t
 
 
 def _write(run: Run, batch: list[tuple[int, int]], *, by: str, topic_id: str) -> int:
-    """Returns how many were discarded once the audit topic has it. Saying it twice does no harm."""
+    """Publishes the discards; returns how many. Publishing them twice is harmless."""
     lapses = 0
     while True:
-        # Another run may have had its turn since they were found open.
+        # Another run may have held the lease since they were found open.
         places = [place for place in batch if not run.handled.was_replayed_from(*place)]
         if not places:
             return 0

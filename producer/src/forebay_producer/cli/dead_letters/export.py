@@ -1,4 +1,4 @@
-"""`forebay dead-letters export`: dead letters as JSON lines, to stdout or into a file that is there whole or not."""
+"""`forebay dead-letters export`: dead letters as JSON lines, to stdout or into a file that is written atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CLOCK: Final = SystemClock()
 
 
 class Wanted(StrEnum):
-    """Letters in which state are written."""
+    """The states of letters to export."""
 
     OPEN = State.OPEN.value
     REPLAYED = State.REPLAYED.value
@@ -48,11 +48,11 @@ def export(
     chosen: SelectionOptions,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="FILE", help="A file to make, for you alone to read. [default: stdout]"),
+        typer.Option("--to", metavar="FILE", help="A file to create, readable by you alone. [default: stdout]"),
     ] = None,
     state: Annotated[
         list[Wanted] | None,
-        typer.Option(help="Those that this was done with (may be repeated). [default: open, nothing was done yet]"),
+        typer.Option(help="Letters in this state (may be repeated). [default: open]"),
     ] = None,
 ) -> None:
     """Write dead letters as JSON lines that their records can be made of again, byte for byte.
@@ -111,7 +111,7 @@ def _besides(left_out: Counter[State]) -> str:
 
 @contextmanager
 def _sink(path: Path | None) -> Iterator[IO[bytes]]:
-    """Where the lines go. A file appears under its name when the block ends well, and not at all when it does not."""
+    """The output stream. A file appears under its name only when the block ends without an error."""
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

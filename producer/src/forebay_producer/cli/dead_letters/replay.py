@@ -1,4 +1,4 @@
-"""`forebay dead-letters replay`: dead letters back into their tier's requests."""
+"""`forebay dead-letters replay`: sends dead letters to their tier's request topic again."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def replay(
     session: Session,
     *,
     chosen: SelectionOptions,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only say what would be done.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most so many.")] = None,
-    rate: Annotated[str, typer.Option(help="Send no more than that: 20/s, 600/m; slower while tiers fill.")] = "100/s",
+    yes: Annotated[bool, typer.Option("--yes", help="Replay. Without it, a dry run.")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most this many.")] = None,
+    rate: Annotated[str, typer.Option(help="Maximum rate: 20/s, 600/m; slower while tiers fill.")] = "100/s",
     canary: Annotated[
-        int, typer.Option(min=0, help="Send so many first; the rest only once all of them have completed.")
+        int, typer.Option(min=0, help="Send this many first, and the rest once all of them have completed.")
     ] = 0,
     ttl: Annotated[
         str | None,
@@ -60,19 +60,19 @@ def replay(
         ),
     ] = None,
     replays_max: Annotated[
-        int, typer.Option(min=1, help="Refuse what was replayed so often before, and died again each time.")
+        int, typer.Option(min=1, help="Refuse letters that were replayed this often and died again.")
     ] = 3,
 ) -> None:
-    """Send dead letters to their tier's requests again; a dry run unless --yes.
+    """Send dead letters to their tier's request topic again; a dry run unless --yes.
 
-    A replay is the original record with its attempts and its deadline started anew. No letter is sent twice and none is
-    left out, whether a run ends, is interrupted or is killed: start it again, and it goes on. A run waits while another
-    one is at it, and takes up nothing that died after its own start. Who replayed what stands on the audit topic.
+    A replay is the original record with its attempts and its deadline reset. Each letter is sent exactly once, even if
+    runs are interrupted or killed: start the command again, and it continues. A run waits while another run is active,
+    and ignores letters that died after its own start. The audit topic records who replayed what.
 
-    It slows down and stops while requests wait too long in the tiers that it sends to, and goes on when they do not.
+    A run slows down or pauses while requests wait too long in the tiers that it sends to.
 
-    Exits 0 when all was replayed, or nothing is left to do since it was replayed or discarded before; 4 when some; 1
-    when nothing matched or nothing could be, or no canary completed; 130 when interrupted.
+    Exits 0 when all letters were replayed, or were replayed or discarded before; 4 when some were; 1 when none matched,
+    none could be replayed or no canary completed; 130 when interrupted.
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
@@ -94,7 +94,7 @@ def replay(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What the options say."""
+    """The options."""
 
     selection: Selection
     limit: int | None
@@ -130,7 +130,7 @@ def _replay(session: Session, reader: DeadLetterReader, asked: _Asked) -> None:
     job: ReplayJob | None = None
     by = user_and_host()
     common: dict[str, Any] = {"pool": session.pool, "clock": _CLOCK}
-    # What dies while the run waits for its turn, or again by its own doing, is not its concern.
+    # Letters that die while the run waits for the lease, or die again after their replay, are not part of it.
     ends = reader.ends()
     with ExitStack() as stack:
         stack.enter_context(attempt)
@@ -235,7 +235,7 @@ def _opening(reader: DeadLetterReader, asked: _Asked, *, by: str) -> RunStarted:
 def _report(
     session: Session, tally: Tally, *, asked: _Asked, canary: Canary | None, dry_run: bool, whole: bool = True
 ) -> None:
-    """``whole``: it was neither interrupted nor did it fail, so what it did not meet is not there."""
+    """``whole``: it was neither interrupted nor failed, so that letters it did not meet do not exist."""
     record: dict[str, Any] = {
         "dry_run": dry_run,
         "matched": tally.matched,

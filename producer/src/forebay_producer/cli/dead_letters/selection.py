@@ -1,4 +1,4 @@
-"""The options by which every dead-letter command is told which dead letters are meant."""
+"""The options that select dead letters, shared by all dead-letter commands."""
 
 from __future__ import annotations
 
@@ -25,35 +25,36 @@ class SelectionOptions:
     """A command that has a parameter of this type has these options in its place (see `cli_common.command`)."""
 
     reason: Annotated[
-        list[str] | None, _option("--reason", "CODE", "Those that died of this reason: backend_error, say.")
+        list[str] | None, _option("--reason", "CODE", "Letters with this reason, e.g. backend_error.")
     ] = None
-    model: Annotated[list[str] | None, _option("--model", "NAME", "Those whose payload asks for this model.")] = None
+    model: Annotated[list[str] | None, _option("--model", "NAME", "Letters whose payload names this model.")] = None
     tenant: Annotated[
-        list[str] | None, _option("--tenant", "NAME", "Those of this tenant; - for those without one.")
+        list[str] | None, _option("--tenant", "NAME", "Letters of this tenant; - for letters without a tenant.")
     ] = None
     tier: Annotated[
-        list[str] | None, _option("--tier", "TIER", "Those that died in this tier: high, mid or low; - if unknown.")
+        list[str] | None, _option("--tier", "TIER", "Letters that died in this tier: high, mid or low; - if unknown.")
     ] = None
-    biz_type: Annotated[list[str] | None, _option("--biz-type", "NAME", "Those of this biz_type.")] = None
+    biz_type: Annotated[list[str] | None, _option("--biz-type", "NAME", "Letters of this biz_type.")] = None
     error_class: Annotated[
-        list[str] | None, _option("--error-class", "NAME", "Those with this class of error, as Spring's header has it.")
+        list[str] | None, _option("--error-class", "NAME", "Letters with this error class, as in Spring's header.")
     ] = None
     error: Annotated[
-        list[str] | None, _option("--error", "TEXT", "Those whose error contains this text: CUDA, say.")
+        list[str] | None, _option("--error", "TEXT", "Letters whose error contains this text, e.g. CUDA.")
     ] = None
     ids: Annotated[
         list[str] | None,
-        _option("--id", "ID", "Those with this request id, record key or place (partition:offset, 0:17)."),
+        _option("--id", "ID", "Letters with this request id, record key or place (partition:offset, 0:17)."),
     ] = None
     since: Annotated[
-        str | None, _option("--since", "TIME", "Those that died from then on: 2h (ago) or 2026-01-31T09:00:00Z.")
+        str | None,
+        _option("--since", "TIME", "Letters that died at or after this time: 2h (ago) or 2026-01-31T09:00:00Z."),
     ] = None
-    until: Annotated[str | None, _option("--until", "TIME", "Those that died before that: a time as for --since.")] = (
-        None
-    )
+    until: Annotated[
+        str | None, _option("--until", "TIME", "Letters that died before this time, given as for --since.")
+    ] = None
 
     def selection(self, *, now_ms: int) -> Selection:
-        """What the options say. Raises ``UsageError`` naming the option that is wrong."""
+        """The selection for these options. Raises ``UsageError`` naming the invalid option."""
         for tier in self.tier or ():
             if tier not in TIERS and tier != NONE:
                 raise UsageError("--tier", f"is {tier!r}", fix=f"give {', '.join(TIERS)} or {NONE}")
