@@ -1,10 +1,10 @@
-"""What the audit topic says of dead letters: the records of runs that replay or discard them, and the memory made of
-all such records. Pure.
+"""Records of the audit topic: what runs write while they replay or discard dead letters, and the index made of these
+records. Pure.
 
-A run says `RunStarted`, then of each batch what it is about to send (`Intent`) and, letter by letter, what was
-delivered (`ReplayAudit`), or what it discarded (`DiscardAudit`); in between at least every `ALIVE_SECONDS` anything at
-all (`RunAlive`), and at last `RunEnded`. What a run was about to send and never said to be delivered is looked for
-where it would lie, so a killed run leaves no doubt behind.
+A run writes `RunStarted`; before each batch an `Intent` with the letters it is about to send; a `ReplayAudit` for each
+delivered letter, or a `DiscardAudit`; a `RunAlive` if it has written nothing for `ALIVE_SECONDS`; at last `RunEnded`.
+After a killed run, the letters of its last intent without a `ReplayAudit` are looked up in the request topics, so that
+no letter stays in doubt.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import msgspec
 from forebay_schemas.bounded import BoundedMap
 
 REMEMBERED_REPLAYS_MAX: Final = 200_000
-"""So many replays of requests are kept, 16 bytes of each: 20 MB. All places of dead letters are kept, as bits."""
+"""Remembered replays, 16 bytes each: 20 MB. Places of dead letters are all kept, as bits."""
 
 ALIVE_SECONDS: Final = 2.0
-"""A run that has nothing to say says so as often."""
+"""Interval at which an idle run writes a sign of life."""
 
 LEASE_SECONDS: Final = 10.0
-"""A run that has said nothing for so long is taken for dead by the others, and takes itself for dead well before."""
+"""A run that has been silent this long is dead to the others. It gives up well before."""
 
 _BLOCK_BITS: Final = 1 << 16
 
 
 class Action(StrEnum):
-    """What a run does with dead letters."""
+    """The action of a run."""
 
     REPLAY = "replay"
     DISCARD = "discard"
 
 
 class Ending(StrEnum):
-    """How a run ended. ``abandoned``: it fell silent, and another run says so, which has cleared up what it left."""
+    """How a run ended. ``abandoned``: it fell silent; a later run cleared up after it and wrote this."""
 
     DONE = "done"
     INTERRUPTED = "interrupted"
@@ -47,17 +47,17 @@ class Ending(StrEnum):
 
 
 class _Record(msgspec.Struct, frozen=True, gc=False, kw_only=True, tag_field="action"):
-    """``at``: epoch milliseconds on the clock of whoever writes it."""
+    """``at``: epoch milliseconds on the writer's clock."""
 
     at: int
 
 
 class RunStarted(_Record, tag="run_started", frozen=True, gc=False, kw_only=True):
-    """A run asks for its turn: it is the first of those that go on, in the order of these records.
+    """A run requests the lease. Runs get it in the order of these records.
 
-    ``continues``: the run that it is the continuation of, when a run lost touch with the brokers and had to ask for its
-    turn anew. ``by``: user and host. ``selection``: the options that chose the letters,
-    as they were typed. ``ttl_ms``, ``rate_per_second``, ``limit``, ``canary``: as given, None for none.
+    ``continues``: the earlier id of a run that lost contact with the brokers and had to request the lease again.
+    ``by``: user and host. ``selection``: the options that selected the letters, as typed. ``ttl_ms``,
+    ``rate_per_second``, ``limit``, ``canary``: as given, None if not.
     """
 
     run_id: str
@@ -73,7 +73,7 @@ class RunStarted(_Record, tag="run_started", frozen=True, gc=False, kw_only=True
 
 
 class IntendedReplay(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One letter of an intent: its place, which replay of which request, why it died, the topic that it goes to."""
+    """One letter of an intent: its place, request id and replay count, why it died, and the topic it goes to."""
 
     partition: int
     offset: int
@@ -84,10 +84,10 @@ class IntendedReplay(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Intent(_Record, tag="intent", frozen=True, gc=False, kw_only=True):
-    """These letters are about to be sent; of the run's former intents all is known by now.
+    """The letters that are sent next. The outcome of the run's earlier intents is known.
 
-    ``ends``: for each topic that they go to, the end offset of each of its partitions, as looked up shortly before:
-    none of them lies below. ``by``, ``ttl_ms``: as their `ReplayAudit` is to say.
+    ``ends``: the end offset of each partition of the target topics, looked up shortly before; every replay lies at or
+    behind it. ``by``, ``ttl_ms``: as in the later `ReplayAudit`.
     """
 
     run_id: str
@@ -99,12 +99,12 @@ class Intent(_Record, tag="intent", frozen=True, gc=False, kw_only=True):
 
 
 class ReplayAudit(_Record, tag="replay", frozen=True, gc=False, kw_only=True):
-    """One replay that was delivered. ``by``: user and host.
+    """One delivered replay. ``by``: user and host.
 
-    ``dead_letter_topic_id``, ``partition``, ``offset``: which dead letter; the id is Kafka's own, since a topic that is
-    made anew counts from 0 again. ``replay_count``: what the replay's header says. ``topic``, ``to_partition``,
-    ``to_offset``: where the replay lies. ``ttl_ms``: the time it was given, None when the envelope's own counts.
-    ``run_id``: the run that sent it, even when another found it; None in records of versions without runs.
+    ``dead_letter_topic_id``, ``partition``, ``offset``: the dead letter. The id is Kafka's own, as a recreated topic
+    counts offsets from 0 again. ``replay_count``: the replay's header. ``topic``, ``to_partition``, ``to_offset``: the
+    position of the replay. ``ttl_ms``: its time to live, None if the envelope's own counts. ``run_id``: the run that
+    sent it, even if another run found it; None in records written before runs existed.
     """
 
     by: str
@@ -124,7 +124,7 @@ class ReplayAudit(_Record, tag="replay", frozen=True, gc=False, kw_only=True):
 def audit_of(
     intent: Intent, letter: IntendedReplay, *, at: int, run_id: str, to_partition: int, to_offset: int
 ) -> ReplayAudit:
-    """The record that a letter of an intent was delivered; ``run_id``: of the run that sent it."""
+    """The record of a delivered letter of an intent. ``run_id``: of the run that sent it."""
     return ReplayAudit(
         at=at,
         by=intent.by,
@@ -143,7 +143,7 @@ def audit_of(
 
 
 class DiscardAudit(_Record, tag="discard", frozen=True, gc=False, kw_only=True):
-    """These letters are not to be listed nor replayed any more. ``places``: (partition, offset) pairs."""
+    """Letters that are no longer listed or replayed. ``places``: (partition, offset) pairs."""
 
     run_id: str
     by: str
@@ -152,16 +152,14 @@ class DiscardAudit(_Record, tag="discard", frozen=True, gc=False, kw_only=True):
 
 
 class RunAlive(_Record, tag="run_alive", frozen=True, gc=False, kw_only=True):
-    """The run goes on, or waits for its turn."""
+    """A sign of life: the run is active, or waits for the lease."""
 
     run_id: str
 
 
 class RunEnded(_Record, tag="run_ended", frozen=True, gc=False, kw_only=True):
-    """The run is over, and nothing of it is in doubt. ``by``: who says so. ``tally``: how many letters of which fate.
-
-    ``error``: why it failed, or which outcomes the canary had.
-    """
+    """The run has ended and leaves no letter in doubt. ``by``: the writer. ``tally``: the number of letters by result.
+    ``error``: the cause of a failure, or the outcomes of failed canaries."""
 
     run_id: str
     by: str
@@ -182,7 +180,7 @@ def encode_audit(record: AuditRecord) -> bytes:
 
 
 def decode_audit(value: bytes | None) -> AuditRecord | None:
-    """What a record of the audit topic says; None for records of other actions, and for what is none at all."""
+    """Decodes a record of the audit topic; None for unknown actions and invalid records."""
     if value is None:
         return None
     try:
@@ -192,13 +190,13 @@ def decode_audit(value: bytes | None) -> AuditRecord | None:
 
 
 class Places:
-    """A set of places of one topic, (partition, offset): a bit each, in blocks of 65,536 offsets (8 KiB)."""
+    """A set of places (partition, offset) of one topic: a bit each, in blocks of 65,536 offsets (8 KiB)."""
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[int, int], bytearray] = {}
 
     def add(self, partition: int, offset: int) -> None:
-        """Puts one in; what is no offset is left out."""
+        """Adds a place; ignores invalid offsets."""
         if offset < 0:
             return
         block, bit = divmod(offset, _BLOCK_BITS)
@@ -208,7 +206,7 @@ class Places:
         bits[bit >> 3] |= 1 << (bit & 7)
 
     def has(self, partition: int, offset: int) -> bool:
-        """Whether it is in."""
+        """Whether the place is in the set."""
         if not self._blocks:
             return False
         block, bit = divmod(offset, _BLOCK_BITS)
@@ -222,33 +220,34 @@ def _digest(request_id: str, replay_count: int) -> bytes:
 
 
 class Turns:
-    """A set of replays of requests, the last `REMEMBERED_REPLAYS_MAX` of them."""
+    """A set of replays of requests: the last `REMEMBERED_REPLAYS_MAX`."""
 
     def __init__(self) -> None:
         self._digests: BoundedMap[bytes, None] = BoundedMap(entries_max=REMEMBERED_REPLAYS_MAX)
 
     def add(self, request_id: str, replay_count: int) -> None:
-        """Puts one in."""
+        """Adds a replay."""
         self._digests.add(_digest(request_id, replay_count), None)
 
     def has(self, request_id: str | None, replay_count: int) -> bool:
-        """Whether it is in."""
-        # The first look saves a digest of every letter while there is none.
+        """Whether the replay is in the set."""
+        # Checked first, to skip the digest while the set is empty.
         return bool(self._digests) and request_id is not None and _digest(request_id, replay_count) in self._digests
 
 
-class Handled:
-    """Which dead letters of one topic were replayed or discarded."""
+class AuditIndex:
+    """Index of the dead letters of one topic that were replayed or discarded."""
 
     def __init__(self, *, topic_id: str) -> None:
-        """``topic_id``: Kafka's id of the dead-letter topic; records of a topic that was there before do not count."""
+        """``topic_id``: Kafka's id of the dead-letter topic; records about an earlier topic of the same name are
+        ignored."""
         self._topic_id = topic_id
         self._replayed = Places()
         self._discarded = Places()
         self._turns = Turns()
 
     def add(self, record: AuditRecord) -> None:
-        """Takes note of one record of the audit topic, of whatever kind."""
+        """Adds a record of the audit topic, of any kind."""
         if isinstance(record, ReplayAudit):
             if record.dead_letter_topic_id == self._topic_id:
                 self._replayed.add(record.partition, record.offset)
@@ -266,5 +265,5 @@ class Handled:
         return self._discarded.has(partition, offset)
 
     def has_request(self, request_id: str | None, replay_count: int) -> bool:
-        """Whether this replay of the request was made, from whichever of its dead letters: a crash can make two."""
+        """Whether this replay of the request was made, from any of its dead letters: a crash can write two."""
         return self._turns.has(request_id, replay_count)

@@ -1,4 +1,4 @@
-"""A dead letter as a line of JSON from which its bytes can be had back. Pure."""
+"""A dead letter as a line of JSON that preserves its bytes. Pure."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def export_line(letter: Letter, state: State, *, topic: str) -> bytes:
         "headers": [[name, bytes_shown(value)] for name, value in letter.headers],
     }
     text = _encoder.encode(line)
-    # Python's JSON and everybody else's read the same in it; at a terminal it steers nothing.
+    # ASCII escapes are read alike by Python and all other parsers, and cannot control a terminal.
     return (text if text.isascii() and b"\x7f" not in text else printable_json(text.decode()).encode()) + b"\n"

@@ -1,4 +1,4 @@
-"""Counts of dead letters by kind, with what they died of. Pure; in memory that does not grow with their number."""
+"""Counts dead letters by kind and by error. Pure; memory is bounded."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from forebay_producer.dead_letters.state import State
 
 GROUPS_MAX: Final = 1_000
 OTHERS: Final = "(others)"
-"""What all groups beyond `GROUPS_MAX`, and all errors beyond `ERRORS_MAX`, are counted as together."""
+"""Group of all kinds beyond `GROUPS_MAX`, and of all errors beyond `ERRORS_MAX`."""
 
 ERRORS_MAX: Final = 20
-"""So many different errors of a group are told apart."""
+"""Distinct errors per group."""
 
 ERROR_CHARS_MAX: Final = 300
 
 KEPT_BYTES_MAX: Final = 4_096
-"""Letters are kept as samples while their values are no larger: 3,000 at most, 12 MB."""
+"""Largest value of a letter kept as a sample: at most 3,000 samples, 12 MB."""
 
-# Two errors that differ in their ids, counts and times are one. Their beginning may be a status: HTTP 404.
+# Errors that differ only in ids, counts and times are counted as one. A status at the beginning is kept: HTTP 404.
 _HEAD_BYTES: Final = 10
 _VARYING: Final = b"0123456789abcdefABCDEF-"
 
 
 class By(StrEnum):
-    """What dead letters are grouped by."""
+    """The attribute that dead letters are grouped by."""
 
     REASON = "reason"
     TIER = "tier"
@@ -39,7 +39,7 @@ class By(StrEnum):
 
 
 def kind_of(letter: Letter, by: By) -> str | None:
-    """The name of the group that the letter belongs to; None when it has none."""
+    """The name of the letter's group; None if the letter lacks the attribute."""
     match by:
         case By.REASON:
             return letter.reason
@@ -57,7 +57,7 @@ def kind_of(letter: Letter, by: By) -> str | None:
 
 @dataclass(slots=True)
 class ErrorCount:
-    """``error``: the first one of its sort."""
+    """``error``: the first error of its kind."""
 
     error: str
     count: int = 0
@@ -65,7 +65,7 @@ class ErrorCount:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """Counts of one kind; times, ids and errors are those of letters that are not discarded.
+    """Counts of one kind. Times, ids and errors are those of letters that are not discarded.
 
     ``first_seen``, ``last_seen``: epoch milliseconds.
     """
@@ -81,11 +81,11 @@ class Group:
 
     @property
     def is_discarded(self) -> bool:
-        """Whether all of it is discarded."""
+        """Whether all letters of the group are discarded."""
         return not self.open and not self.replayed
 
     def add(self, letter: Letter, state: State) -> None:
-        """Counts one."""
+        """Counts a letter."""
         if state is State.DISCARDED:
             self.discarded += 1
             return
@@ -98,17 +98,17 @@ class Group:
             self.replayed += 1
             return
         self.open += 1
-        # A name is read from the value, which is dear: only those that are shown are asked for theirs.
+        # Reading a name from the value is expensive: done only for the samples that are shown.
         self._samples.append(letter if letter.value_bytes <= KEPT_BYTES_MAX else letter.name)
         self._count_error((letter.error or "")[:ERROR_CHARS_MAX])
 
     @property
     def sample_ids(self) -> list[str]:
-        """The last open ones that were seen."""
+        """The last open letters seen."""
         return [sample if isinstance(sample, str) else sample.name for sample in self._samples]
 
     def _count_error(self, error: str) -> None:
-        # As bytes it takes a tenth of the time.
+        # Comparing bytes takes a tenth of the time.
         text = error.encode(errors="replace")
         sort = text[:_HEAD_BYTES] + text[_HEAD_BYTES:].translate(None, _VARYING)
         if sort not in self._errors and len(self._errors) >= ERRORS_MAX:
@@ -120,7 +120,7 @@ class Group:
 
     @property
     def errors(self) -> list[ErrorCount]:
-        """What the open ones died of, the most frequent error first."""
+        """The causes of the open letters, the most frequent error first."""
         return sorted(self._errors.values(), key=lambda counted: -counted.count)
 
 
@@ -132,7 +132,7 @@ class Groups:
         self._groups: dict[str | None, Group] = {}
 
     def add(self, letter: Letter, state: State) -> None:
-        """Counts one."""
+        """Counts a letter."""
         name = kind_of(letter, self._by)
         if name not in self._groups and len(self._groups) >= GROUPS_MAX:
             name = OTHERS
@@ -142,5 +142,5 @@ class Groups:
         group.add(letter, state)
 
     def ranked(self) -> list[Group]:
-        """Those with the most open ones first."""
+        """The groups, those with the most open letters first."""
         return sorted(self._groups.values(), key=lambda group: (-group.open, -group.replayed, group.name or ""))

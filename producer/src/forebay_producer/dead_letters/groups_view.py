@@ -1,4 +1,4 @@
-"""Groups of dead letters for people and programs: as JSON objects, and what they died of as text. Pure."""
+"""Groups of dead letters as JSON objects and as text. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN_ERRORS_MAX: Final = 3
 
 
 def kind_text(group: Group) -> str:
-    """The group's name as it is shown, and as it can be typed as a filter."""
+    """The group's name as shown, which can also be typed as a filter."""
     return NONE if group.name is None else printable(group.name)
 
 
@@ -41,7 +41,7 @@ def group_record(group: Group, by: By) -> dict[str, Any]:
 
 
 def groups_text(groups: list[Group], by: By) -> str:
-    """What the open letters of the largest groups died of, and what to do about it."""
+    """The causes of the open letters in the largest groups, and what to do about them."""
     return "".join(_explained(group, by) for group in groups[:EXPLAINED_GROUPS_MAX] if group.open)
 
 
@@ -58,10 +58,11 @@ def _explained(group: Group, by: By) -> str:
 
 
 def next_steps(selection: Selection, groups: list[Group], by: By) -> list[tuple[list[str], str]]:
-    """What one would type next: words behind ``forebay dead-letters``, and what they are for.
+    """Suggested next commands: the words behind ``forebay dead-letters``, and their purpose. ``groups``: the largest
+    first.
 
-    ``groups``: the largest first. A look at the largest one; a replay of the largest one that died of something of
-    which trying again can help; an export of the largest one of which it does not.
+    Suggests to show a letter of the largest group, to replay the largest group that a retry can help, and to export the
+    largest group that it cannot.
     """
     to_do = [group for group in groups if group.open and group.name != OTHERS]
     if not to_do:
@@ -87,7 +88,7 @@ def _only(selection: Selection, group: Group, by: By) -> Selection:
 
 
 def _retryable(group: Group, selection: Selection, by: By) -> bool | None:
-    """Whether trying again can help all, or none, of the group; None where that is mixed or not known."""
+    """Whether a retry can help all, or none, of the group; None if mixed or unknown."""
     codes = (group.name or NONE,) if by is By.REASON else selection.reason
     known = {reason.retryable if (reason := REASONS_BY_CODE.get(code)) is not None else None for code in codes}
     return known.pop() if len(known) == 1 else None

@@ -1,4 +1,4 @@
-"""One dead letter: what its key, value and headers say. Pure; never raises, whatever the record holds."""
+"""One dead letter: its key, value and headers. Pure; never raises, whatever the record holds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _JSON_AND_OUR_AVRO: Final = EnvelopeReader(NoSchemas())
 
 
 class Record(Protocol):
-    """A record as confluent-kafka's Message gives it."""
+    """A record, as confluent-kafka's Message."""
 
     def partition(self) -> Any: ...
     def offset(self) -> Any: ...
@@ -39,7 +39,7 @@ class _Model(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Said(msgspec.Struct, frozen=True, gc=False):
-    """What is asked of many letters. All else of a value is skipped over: that is several times as fast."""
+    """The fields read of many letters. Skipping all others is several times as fast."""
 
     request_id: str | None = None
     biz_type: str | None = None
@@ -52,7 +52,7 @@ class _RawModel(msgspec.Struct, frozen=True, gc=False):
 
 
 class _RawSaid(msgspec.Struct, frozen=True, gc=False):
-    """The same of a value that has something else in one of these places, which may be as large as the value."""
+    """The same for a value with other types in these fields, which may be as large as the value."""
 
     request_id: msgspec.Raw = NO_JSON
     biz_type: msgspec.Raw = NO_JSON
@@ -66,10 +66,10 @@ _raw_model_decoder: Final = msgspec.json.Decoder(_RawModel)
 
 
 class Letter:
-    """One dead letter. It decodes what it is asked for, once, and never raises, whatever it holds.
+    """One dead letter. Decodes each part on first use, and never raises.
 
-    What its value or headers say of its kind is read even of a value that is no valid envelope, and cut to
-    `NAME_CHARS_MAX` characters: a stranger may have written it.
+    Its attributes are read even if its value is not a valid envelope, and cut to `NAME_CHARS_MAX` characters, as the
+    record may come from anyone.
     """
 
     __slots__ = (
@@ -89,12 +89,12 @@ class Letter:
     def __init__(self, record: Record, *, tiers: Mapping[bytes | None, Tier], envelopes: EnvelopeReader) -> None:
         self._record = record
         self.envelopes = envelopes
-        """What reads its value."""
+        """Decodes the value."""
         self._tiers = tiers
         self.partition: int = record.partition()
         self.offset: int = record.offset()
         self.at_ms: int = record.timestamp()[1]
-        """Its own timestamp, epoch milliseconds: when it died."""
+        """The record's timestamp, epoch milliseconds: the time of death."""
         self._headers: list[Header] | None = None
         self._last: dict[str, bytes | None] | None = None
         self._history: History | None = None
@@ -120,27 +120,27 @@ class Letter:
 
     @property
     def headers(self) -> list[Header]:
-        """All headers, as they came."""
+        """All headers, unchanged."""
         if self._headers is None:
             self._headers = record_headers(self._record)
         return self._headers
 
     @property
     def history(self) -> History:
-        """What the headers say of its past."""
+        """The history in its headers."""
         if self._history is None:
             self._history = read_history(self.headers)
         return self._history
 
     @property
     def request(self) -> Request | None:
-        """The request; None when the value is no envelope, then `problem` says why."""
+        """The request; None if the value is not an envelope. `problem` then holds the error."""
         opened = self._open()
         return opened if isinstance(opened, Request) else None
 
     @property
     def problem(self) -> EnvelopeError | None:
-        """What is wrong with the value, if it is no envelope."""
+        """The error of a value that is not an envelope."""
         opened = self._open()
         return None if isinstance(opened, Request) else opened
 
@@ -154,18 +154,18 @@ class Letter:
 
     @property
     def place(self) -> str:
-        """Where it lies, as the commands name it."""
+        """Its place, as the commands print it: partition:offset."""
         return f"{self.partition}:{self.offset}"
 
     @property
     def request_id(self) -> str | None:
-        """The envelope's id, if it could be read."""
+        """The envelope's id, if readable."""
         found = self._say().request_id
         return found if isinstance(found, str) and is_request_id(found) else None
 
     @property
     def name(self) -> str:
-        """What people call it: the request's id, else a key that can be one, else its place."""
+        """The name shown to users: the request id, else a key that can be one, else the place."""
         return self.request_id or self._key_text or self.place
 
     @property
@@ -174,12 +174,12 @@ class Letter:
         return text if is_request_id(text) and "\ufffd" not in text else None
 
     def is_called(self, names: frozenset[str]) -> set[str]:
-        """Which of these names are its own: its request id, its key or its place."""
+        """Those of ``names`` that are its request id, key or place."""
         own = (self.request_id, self._key_text, self.place)
         return {name for name in own if name is not None and name in names}
 
     def header(self, name: str) -> str | None:
-        """The last header of this name as text."""
+        """The last header with this name, as text."""
         value = self._header_values().get(name)
         return None if value is None else value.decode(errors="replace")
 
@@ -190,42 +190,42 @@ class Letter:
 
     @property
     def tier(self) -> Tier | None:
-        """That of the topic it died in, if this pool has that topic."""
+        """The tier of the topic it died in; None if the pool has no such topic."""
         return self._tiers.get(self._header_values().get(h.DLT_ORIGINAL_TOPIC))
 
     @property
     def reason(self) -> str | None:
-        """The code of the reason it died for."""
+        """The reason code it died of."""
         return _name(self.header(h.REASON))
 
     @property
     def error_class(self) -> str | None:
-        """The class of the error, as Spring's header has it."""
+        """The class of the error, from Spring's header."""
         return _name(self.header(h.DLT_EXCEPTION_FQCN))
 
     @property
     def error(self) -> str | None:
-        """What the error said."""
+        """The error message."""
         return self.header(h.DLT_EXCEPTION_MESSAGE)
 
     @property
     def replay_count(self) -> int:
-        """How many times it came back from the dead letters."""
+        """The number of its replays."""
         return self.history.replay_count if h.REPLAY_COUNT in self._header_values() else 0
 
     @property
     def tenant(self) -> str | None:
-        """Whose request it was: by the envelope, else by the header."""
+        """The tenant, from the envelope or else the header."""
         return _name(self._say().tenant) or (self.history.tenant if h.TENANT in self._header_values() else None)
 
     @property
     def biz_type(self) -> str | None:
-        """What kind of request it was."""
+        """The request's biz_type."""
         return _name(self._say().biz_type)
 
     @property
     def model(self) -> str | None:
-        """The model that the payload asks for."""
+        """The model named in the payload."""
         said = self._say()
         return None if said.payload is None else _name(said.payload.model)
 
@@ -264,10 +264,10 @@ def _name(found: object) -> str | None:
 
 
 class LetterDecoder:
-    """Makes letters of the records in a pool's dead letters."""
+    """Decodes the records of a pool's dead-letter topic."""
 
     def __init__(self, pool: Pool, *, envelopes: EnvelopeReader = _JSON_AND_OUR_AVRO) -> None:
-        """``envelopes`` reads the values; without it, those that are framed for a Schema Registry cannot be read."""
+        """``envelopes`` decodes the values; the default cannot read values framed for a Schema Registry."""
         self._envelopes = envelopes
         tiers = {pool.requests(tier): tier for tier in TIERS}
         tiers |= {pool.retry(tier, delay): tier for tier in TIERS for delay in RETRY_DELAYS_SECONDS}

@@ -1,6 +1,7 @@
-"""Reads a pool's dead letters, and what was done with them. Talks to the brokers; commits nothing.
+"""Reads a pool's dead letters and its audit topic. Talks to the brokers; commits nothing.
 
-Each reading goes up to the ends that the topic had when it began, one partition after the other, and keeps no record.
+Each read stops at the ends that the topic had when it began. It reads one partition after the other and keeps no
+record.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
 from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
-from forebay_producer.dead_letters.audit import AuditRecord, Handled, decode_audit
+from forebay_producer.dead_letters.audit import AuditIndex, AuditRecord, decode_audit
 from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
@@ -32,14 +33,14 @@ _POLL_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500
 
 _NOWHERE: Final = 2**63 - 1
-"""Where a partition starts that has no record of the time asked for."""
+"""Start of a partition without a record at or after the requested time."""
 
 Ends = tuple[int, ...]
-"""The end offset of each partition of the dead-letter topic, as of some moment."""
+"""The end offset of each partition of the dead-letter topic at some moment."""
 
 
 class DeadLetterReader:
-    """Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; so are its readings."""
+    """The constructor and all reads raise ``TopicMissingError`` and ``BrokerUnreachableError``."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, envelopes: EnvelopeReader, clock: Clock) -> None:
         self._envelopes = envelopes
@@ -55,21 +56,21 @@ class DeadLetterReader:
         """Kafka's id of the dead-letter topic."""
 
     def audit(self) -> Iterator[AuditRecord]:
-        """What the audit topic says of dead letters up to now, in its order."""
+        """The audit records up to now, in order."""
         for record in self._read(self._pool.audit):
             found = decode_audit(record.value())
             if found is not None:
                 yield found
 
-    def handled(self) -> Handled:
-        """What the audit topic tells of dead letters up to now."""
-        handled = Handled(topic_id=self.topic_id)
+    def handled(self) -> AuditIndex:
+        """The index of the audit records up to now."""
+        handled = AuditIndex(topic_id=self.topic_id)
         for record in self.audit():
             handled.add(record)
         return handled
 
     def ends(self) -> Ends:
-        """Where the dead letters end now."""
+        """The present ends of the dead-letter topic."""
         topic = self._pool.dead_letter
         partitions = [(topic, number) for number in range(self._partitions[topic])]
         ends = TopicAdmin(self._admin, connection=self._connection).offsets(partitions, at=Edge.END)
@@ -82,10 +83,10 @@ class DeadLetterReader:
         ends: Ends | None = None,
         tell: Callable[[int, int], None] = lambda _read, _of: None,
     ) -> Iterator[Letter]:
-        """All dead letters up to now, or up to the ``ends`` of an earlier moment; those of a partition in its order.
+        """The dead letters up to now, or up to ``ends``; in order within a partition.
 
-        ``since_ms`` (epoch milliseconds): none that died from then on is left out, but most of those before are.
-        ``tell`` hears again and again how many have been read, and of how many.
+        ``since_ms`` (epoch milliseconds): skips most of the letters that died before; includes all that died since.
+        ``tell`` is called repeatedly with the number of letters read and the total.
         """
         decoder = LetterDecoder(self._pool, envelopes=self._envelopes)
         return map(decoder.decode, self._read(self._pool.dead_letter, since_ms=since_ms, ends=ends, tell=tell))
@@ -113,10 +114,10 @@ class DeadLetterReader:
         tell: Callable[[int, int], None] = lambda _read, _of: None,
     ) -> Iterator[Message]:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {
-            # Told where a partition ends, a reader is done there even when the last offsets hold no record.
+            # With end-of-partition events a reader finishes even when the last offsets hold no record.
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            # Prefetch beyond this gains nothing, and dead letters can have 8 MiB each.
+            # A larger prefetch is not faster, and dead letters can have 8 MiB each.
             "queued.max.messages.kbytes": 4 * 1024,
         }
         consumer = create_client(Consumer, config)
@@ -145,11 +146,11 @@ class DeadLetterReader:
         return bounds
 
     def _starts(self, consumer: Consumer, topic: str, since_ms: int) -> list[int]:
-        """Where each partition is to be read from: the first record that says it is of that time or a later one.
+        """The first offset to read in each partition: that of the first record with this timestamp or a later one.
 
-        Those before it all say an earlier time, whatever order the workers' clocks brought them in: nothing can be
-        missed, for a letter is chosen by the same stamp. Asked for the millisecond before, the brokers' index of times
-        has room for records of the same one.
+        All records before it have earlier timestamps, whatever the workers' clocks: no letter is missed, as letters are
+        selected by the same timestamp. The lookup uses the millisecond before, as the brokers' time index may skip
+        records within the same millisecond.
         """
         asked = [TopicPartition(topic, number, max(0, since_ms - 1)) for number in range(self._partitions[topic])]
         found = until_passed()(consumer.offsets_for_times, asked, timeout=METADATA_TIMEOUT_SECONDS)
@@ -171,7 +172,7 @@ class DeadLetterReader:
                 continue
             batch: list[Message] = []
             at_end = False
-            # consume() with a timeout would wait for all of it even with records in hand.
+            # consume() with a timeout would wait for the whole timeout even with records at hand.
             for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
                 error = message.error()
                 if error is not None:

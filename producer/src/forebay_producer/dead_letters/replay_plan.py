@@ -1,7 +1,7 @@
-"""Which record a replay of a dead letter is, or why there can be none. Pure.
+"""Plans the replay of a dead letter: the record to send, or the reason why there is none. Pure.
 
-A replay is the original record again: key, value and foreign headers as the bytes that came. What the hops wrote is
-taken off, so attempts and the deadline start anew, and its replay count is one more.
+A replay is the original record: key, value and foreign headers with the same bytes. Headers written by hops are
+removed, so that attempts and the deadline start again, and the replay count is increased.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
 
 
 class Refusal(Enum):
-    """Why a dead letter cannot be replayed: code, and what it means and asks for."""
+    """Why a dead letter cannot be replayed: code, and what it means and requires."""
 
     NO_ENVELOPE = ("no_envelope", "no envelope, so no worker could run it: correct the sender, and submit it anew")
     CONTENT_MISSING = (
@@ -44,9 +44,9 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The record that a replay of ``letter`` is; ``replay_count`` is what its header says.
+    """The record that replays ``letter``. ``replay_count``: as in its header.
 
-    ``ttl_ms``: how long it may take from when it is sent.
+    ``ttl_ms``: its time to live from the send on.
     """
 
     letter: Letter
@@ -75,13 +75,13 @@ def plan_replay(
     replays_max: int,
     default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
 ) -> Replay | Refusal:
-    """What a replay at ``now_ms`` (epoch milliseconds) would send, or why there cannot be one.
+    """The record of a replay at ``now_ms`` (epoch milliseconds), or the reason why there is none.
 
-    ``topic_id``: Kafka's id of the dead-letter topic, for the header that says which letter it is the replay of.
-    ``replays_max``: how often a request may be replayed, this time included.
+    ``topic_id``: Kafka's id of the dead-letter topic, for the header that identifies the letter. ``replays_max``: the
+    most replays of a request, this one included.
 
-    The deadline restarts: ``ttl_ms`` in the envelope counts from the replay's own enqueue. With ``ttl_ms`` given, the
-    envelope says that instead; its other fields, unknown ones too, stay as they were.
+    The deadline restarts: ``ttl_ms`` in the envelope counts from the enqueue of the replay. A given ``ttl_ms`` is
+    written into the envelope; all its other fields, unknown ones included, are kept.
     """
     if letter.value is None and letter.reason != "undecodable":
         return Refusal.CONTENT_MISSING
@@ -117,5 +117,5 @@ def plan_replay(
 
 
 def replay_of(topic_id: str, partition: int, offset: int) -> str:
-    """What the header of a replay says: which dead letter it is the replay of. There is one replay of each."""
+    """The value of the header that identifies the replayed dead letter."""
     return f"{topic_id}/{partition}/{offset}"

@@ -1,4 +1,4 @@
-"""Which dead letters are meant: the filters of all dead-letter commands, as one value. Pure."""
+"""The selection of dead letters: the filters of all dead-letter commands in one value. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from forebay_producer.dead_letters.views import rfc3339
 from forebay_schemas.runtime.terminal import printable
 
 NONE: Final = "-"
-"""Stands for "it has none": no tenant, say. `list` writes it so, too."""
+"""Stands for a missing attribute, e.g. no tenant. `list` prints it too."""
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """Filters; a letter must pass all that are given, by any one of a filter's values.
+    """Filters. A letter must pass each given filter by matching one of its values.
 
-    ``error``: text that the error contains, in either case. ``id``: a request id, a record's key or a place
-    (partition:offset). ``since`` (inclusive), ``until`` (exclusive): epoch milliseconds at which it died. Encoded as
-    JSON it has only what was given, and it can be decoded again.
+    ``error``: text that the error contains, ignoring case. ``id``: a request id, a record's key or a place
+    (partition:offset). ``since`` (inclusive), ``until`` (exclusive): time of death in epoch milliseconds. The JSON
+    encoding contains only given filters and can be decoded again.
     """
 
     reason: tuple[str, ...] = ()
@@ -47,12 +47,12 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
         return frozenset(self.id)
 
     def matches(self, letter: Letter) -> bool:
-        """Whether the letter is meant. Never raises."""
+        """Whether the letter is selected. Never raises."""
         checks = self._checks
         return not checks or all(check(letter) for check in checks)
 
     def __str__(self) -> str:
-        """The options that say it, in a stable order, as one could type them; ``(all)`` without any."""
+        """The options for this selection, in a stable order, as typed; ``(all)`` without any."""
         return shlex.join(map(printable, self.options)) or "(all)"
 
     @property
@@ -72,13 +72,13 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
             ("--until", () if self.until is None else (rfc3339(self.until),)),
         ):
             for value in values:
-                # "--tenant -x" would be read as two options.
+                # "--tenant -x" would be parsed as two options.
                 words += [f"{option}={value}"] if value.startswith("-") and value != NONE else [option, value]
         return words
 
     @cached_property
     def _checks(self) -> list[Callable[[Letter], bool]]:
-        # The cheap ones come first: a letter decodes what it is asked for.
+        # Cheap filters first: a letter decodes only what is needed.
         checks: list[Callable[[Letter], bool]] = []
         since, until, ids = self.since, self.until, self.ids
         texts = [text.casefold() for text in self.error]
@@ -106,7 +106,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, d
 def _is_one_of(wanted: frozenset[str], found: Callable[[Letter], str | None]) -> Callable[[Letter], bool]:
     def is_one(letter: Letter) -> bool:
         name = found(letter) or NONE
-        # What a stranger sent is shown with its control characters escaped, and is meant when that is typed.
+        # Untrusted names are shown with control characters escaped; the escaped form selects them.
         return name in wanted or (not name.isprintable() and printable(name) in wanted)
 
     return is_one

@@ -1,4 +1,4 @@
-"""One dead letter for people and programs: as a JSON object, and as lines of text. Pure."""
+"""One dead letter as a JSON object, and as lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from forebay_schemas.runtime.terminal import printable
 
 
 def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payload: bool) -> dict[str, Any]:
-    """Everything the letter says; the payload, and a value that is no envelope, only with ``payload``.
-
-    ``deeds``: what was done with it, as `history.deeds_of` has it.
-    """
+    """All of the letter. The payload, and a value that is not an envelope, are included only with ``payload``.
+    ``deeds``: what was done with it, from `history.deeds_of`."""
     reason = REASONS_BY_CODE.get(letter.reason or "")
     view: dict[str, Any] = {
         "request_id": letter.request_id,
@@ -61,7 +59,7 @@ def view_of(letter: Letter, *, state: State, deeds: list[dict[str, Any]], payloa
 
 
 def view_text(view: dict[str, Any]) -> str:
-    """The same as lines ``name  value``; times are RFC 3339 in UTC, and what is no plain text is escaped."""
+    """The same as lines ``name value``. Times are RFC 3339 in UTC; text that is not plain is escaped."""
     lines: list[tuple[str, str]] = []
     for name, item in view.items():
         if name == "headers":
@@ -80,7 +78,7 @@ def view_text(view: dict[str, Any]) -> str:
 
 
 def bytes_shown(value: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is UTF-8, else ``{"base64": ...}``: either way the bytes can be had back."""
+    """Text if UTF-8, else ``{"base64": ...}``; the bytes can be recovered from both."""
     if value is None:
         return None
     try:
@@ -95,13 +93,13 @@ def _deed_text(deed: dict[str, Any]) -> str:
 
 
 def rfc3339(epoch_ms: int) -> str:
-    """The time in UTC, with milliseconds only where there are some: 2026-01-31T09:00:00Z."""
+    """The time in UTC, with milliseconds only if not zero: 2026-01-31T09:00:00Z."""
     timespec = "milliseconds" if epoch_ms % 1000 else "seconds"
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def _time(epoch_ms: object) -> str:
-    """What a stranger's header says may be no time."""
+    """A header of an untrusted record may hold an invalid time."""
     try:
         return rfc3339(int(str(epoch_ms)))
     except (ValueError, OverflowError, OSError):

@@ -7,10 +7,10 @@ import pytest
 
 from forebay_producer.dead_letters.audit import (
     Action,
+    AuditIndex,
     AuditRecord,
     DiscardAudit,
     Ending,
-    Handled,
     IntendedReplay,
     Intent,
     ReplayAudit,
@@ -81,7 +81,7 @@ def test_other_records_of_the_audit_topic_say_nothing(value: bytes | None) -> No
 
 
 def test_a_replay_is_remembered_by_its_place_and_by_its_request() -> None:
-    handled = Handled(topic_id="topic-1")
+    handled = AuditIndex(topic_id="topic-1")
     handled.add(REPLAY)
     assert handled.was_replayed_from(1, 70_000)
     assert not any(handled.was_replayed_from(*place) for place in ((0, 70_000), (1, 70_001), (1, 69_999), (1, 4_464)))
@@ -92,7 +92,7 @@ def test_a_replay_is_remembered_by_its_place_and_by_its_request() -> None:
 
 
 def test_discarded_letters_are_remembered_and_are_not_replayed() -> None:
-    handled = Handled(topic_id="topic-1")
+    handled = AuditIndex(topic_id="topic-1")
     for record in (STARTED, INTENT, DISCARD, ENDED):
         handled.add(record)
     assert [handled.was_discarded(*place) for place in ((0, 1), (1, 70_000), (0, 2))] == [True, True, False]
@@ -100,7 +100,7 @@ def test_discarded_letters_are_remembered_and_are_not_replayed() -> None:
 
 
 def test_what_was_done_to_a_topic_that_was_made_anew_does_not_count() -> None:
-    handled = Handled(topic_id="topic-2")
+    handled = AuditIndex(topic_id="topic-2")
     handled.add(REPLAY)
     handled.add(DISCARD)
     assert not handled.was_replayed_from(1, 70_000)

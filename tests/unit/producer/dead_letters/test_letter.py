@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay_producer.dead_letters.audit import DiscardAudit, Handled, ReplayAudit
+from forebay_producer.dead_letters.audit import AuditIndex, DiscardAudit, ReplayAudit
 from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_producer.dead_letters.replay_plan import Refusal, Replay, plan_replay
 from forebay_producer.dead_letters.state import State, state_of
@@ -271,7 +271,7 @@ def test_a_letter_that_is_too_large_to_be_sent_again_is_refused_before_it_is_sen
 
 
 def test_a_letter_is_replayed_or_discarded_by_its_place_or_replayed_by_its_request() -> None:
-    handled = Handled(topic_id="t")
+    handled = AuditIndex(topic_id="t")
     first, second = letter(), letter(stored_at=(0, 8), stored_key=None)
     assert state_of(first, handled) is State.OPEN
     handled.add(DiscardAudit(at=NOW_MS, run_id="x", by="me", dead_letter_topic_id="t", places=[(0, 7)]))

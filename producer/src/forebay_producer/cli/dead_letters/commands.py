@@ -14,7 +14,7 @@ from forebay_producer.cli.dead_letters import replay as cli_dead_letters_replay
 from forebay_producer.cli.dead_letters.selection import SelectionOptions, known_reasons
 from forebay_producer.cli.progress import ScanProgress
 from forebay_producer.cli.tables import Column, print_table
-from forebay_producer.dead_letters.audit import Handled
+from forebay_producer.dead_letters.audit import AuditIndex
 from forebay_producer.dead_letters.groups import By, Group, Groups
 from forebay_producer.dead_letters.groups_view import group_record, groups_text, kind_text, next_steps
 from forebay_producer.dead_letters.reader import DeadLetterReader
@@ -133,7 +133,7 @@ def show(
     with ScanProgress(live=sys.stderr.isatty()) as progress:
         found = [letter for letter in reader.letters(tell=progress.show) if letter.is_called(names)]
     found.sort(key=lambda letter: (letter.at_ms, letter.partition, letter.offset))
-    handled = Handled(topic_id=reader.topic_id)
+    handled = AuditIndex(topic_id=reader.topic_id)
     deeds: dict[tuple[int, int], list[dict[str, Any]]] = {(one.partition, one.offset): [] for one in found}
     places = frozenset(deeds)
     for record in reader.audit():

@@ -1,4 +1,4 @@
-"""Reads the audit topic for a run: from its first record, and again and again up to its end. One thread."""
+"""Reads the audit topic for a run: from its first record, then repeatedly up to its end. One thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import until_passed
 
 AUDIT_PARTITION: Final = 0
-"""The audit topic's only one."""
+"""The audit topic has one partition."""
 
 _POLL_SECONDS: Final = 0.05
 _SILENT_SECONDS_MAX: Final = 10.0
@@ -29,7 +29,7 @@ _BATCH_RECORDS_MAX: Final = 1000
 
 
 class AuditReader:
-    """Remembers how far it has read. Must be closed."""
+    """Keeps its position between reads. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, client_id: str, clock: Clock) -> None:
         self._connection = connection
@@ -43,7 +43,7 @@ class AuditReader:
         )
 
     def open(self) -> None:
-        """Looks for the topic and begins at its first record. Raises what `require_topics` does."""
+        """Checks that the topic exists and begins at its first record. Raises what `require_topics` raises."""
         require_topics(
             self._consumer,
             [self._pool.audit],
@@ -54,7 +54,7 @@ class AuditReader:
         self._assign()
 
     def start_over(self) -> None:
-        """Begins at the first record of a topic that was made anew. Raises as `read_to_end`."""
+        """Begins at the first record of a recreated topic. Raises as `read_to_end`."""
         try:
             self._assign()
         except KafkaException as error:
@@ -62,9 +62,9 @@ class AuditReader:
         self._position = 0
 
     def read_to_end(self, take: Callable[[AuditRecord, int, float], None], *, meanwhile: Callable[[], None]) -> None:
-        """Gives ``take`` each record up to the topic's present end, with its offset and the time it was read.
+        """Calls ``take`` for each record up to the present end, with its offset and the time of the read.
 
-        ``meanwhile`` is called often. Raises ``LostTurnError`` for what may pass, ``ForebayError`` for what does not.
+        Calls ``meanwhile`` often. Raises ``LostTurnError`` for transient errors, ``ForebayError`` for others.
         """
         try:
             _, end = until_passed()(

@@ -1,4 +1,4 @@
-"""What became of the first replays, before the rest is sent. Pure."""
+"""The outcomes of the first replays, which decide whether the rest is sent. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 
 NO_OUTCOME = "no_outcome"
-"""Stands for the reason of those that had no outcome in time."""
+"""Reason of replays without an outcome in time."""
 
 GRACE_SECONDS = 30.0
-"""An outcome is waited for so long beyond the deadline: a worker has to say that it has passed."""
+"""Wait for an outcome beyond the deadline: a worker needs time to expire the request."""
 
 
 class Canary:
-    """Waits for the outcome of each replay that it is given: the first one with its request id and replay count.
+    """Waits for the outcome of each replay added: the first outcome with its request id and replay count.
 
     Times: monotonic seconds.
     """
@@ -27,15 +27,15 @@ class Canary:
         self.sent = 0
         self.completed = 0
         self.failed: Counter[str] = Counter()
-        """How many ended otherwise, by their reason."""
+        """The number of replays that did not complete, by reason."""
 
     def add(self, replay: Replay, *, now: float) -> None:
-        """It was sent just now."""
+        """Adds a replay that was just sent."""
         self.sent += 1
         self._open[replay.request_id, replay.replay_count] = now + replay.ttl_ms / 1000 + GRACE_SECONDS
 
     def take(self, results: Iterable[Result], *, now: float) -> None:
-        """Takes in what the results topic says, up to ``now``."""
+        """Processes results read up to ``now``."""
         for result in results:
             if self._open.pop((result.request_id, result.replay_count), None) is None:
                 continue
@@ -49,5 +49,5 @@ class Canary:
 
     @property
     def waits_for(self) -> int:
-        """How many have no outcome yet."""
+        """The number of replays without an outcome."""
         return len(self._open)

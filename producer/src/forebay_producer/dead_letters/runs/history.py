@@ -1,4 +1,4 @@
-"""What was done with dead letters: the runs that the audit topic tells of, and what happened to one letter. Pure."""
+"""Past runs from the audit topic, and what they did with a letter. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from forebay_producer.dead_letters.audit import (
 
 @dataclass(slots=True, kw_only=True)
 class PastRun:
-    """One run, its continuations included. Times: epoch milliseconds. ``letters``: replayed or discarded by it.
+    """One run with its continuations. Times: epoch milliseconds.
 
-    ``ending``: None while it goes on, and for one that was killed until the next run notices. ``run_id``: its first
-    one. ``ttl_ms``, ``rate_per_second``, ``limit``, ``canary``: as given.
+    ``letters``: replayed or discarded by it. ``ending``: None while it is active, or killed and not yet noticed by
+    another run. ``run_id``: its first one. ``ttl_ms``, ``rate_per_second``, ``limit``, ``canary``: as given.
     """
 
     run_id: str
@@ -40,20 +40,20 @@ class PastRun:
 
     @property
     def ending_text(self) -> str:
-        """How it ended, for people."""
+        """Its ending, as text."""
         ending = "has not ended" if self.ending is None else self.ending.value
         return ending if self.error is None else f"{ending}: {self.error}"
 
 
 class PastRuns:
-    """Made from all records of the audit topic, in their order; holds a line per run, however many letters it had."""
+    """Built from all audit records in order. Keeps one entry per run, whatever its number of letters."""
 
     def __init__(self) -> None:
         self._runs: dict[str, PastRun] = {}
         self._last_ids: dict[str, str] = {}
 
     def add(self, record: AuditRecord) -> None:
-        """Takes note of one record."""
+        """Adds a record."""
         if isinstance(record, RunStarted):
             self._start(record)
             return
@@ -86,16 +86,16 @@ class PastRuns:
         run.ended_at = run.ending = run.error = None
 
     def runs(self) -> list[PastRun]:
-        """The first one first."""
+        """The runs, the first one first."""
         return [run for run_id, run in self._runs.items() if run.run_id == run_id]
 
 
 def deeds_of(
     record: AuditRecord, *, topic_id: str, places: frozenset[tuple[int, int]]
 ) -> list[tuple[tuple[int, int], dict[str, Any]]]:
-    """What the record says was done with the letters at these places: each place, with a JSON object of it.
+    """What the record says about the letters at these places: each place with a JSON object.
 
-    ``topic_id``: Kafka's id of the dead-letter topic that they lie in.
+    ``topic_id``: Kafka's id of the dead-letter topic.
     """
     if not isinstance(record, ReplayAudit | DiscardAudit) or record.dead_letter_topic_id != topic_id:
         return []

@@ -1,4 +1,4 @@
-"""What interrupts a run, and after which of it the run tries again."""
+"""The errors that interrupt a run, and those after which it tries again."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMi
 from forebay_schemas.kafka.errors import is_unreachable
 from forebay_schemas.kafka.transient import PASSING
 
-# What a client says of purged records.
+# Error codes of purged records.
 _ALSO_PASSING: Final = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE}
 
 
 class InterruptedRunError(ForebayError):
-    """Whoever started the run wants it to stop."""
+    """The user wants the run to stop."""
 
     reason = "interrupted"
 
 
 class LostTurnError(ForebayError):
-    """The run must ask for its turn anew. ``cause``: what went wrong, None when only time has passed."""
+    """The run lost its lease and must request it again. ``cause``: None if only time has passed."""
 
     reason = "lost_turn"
 
@@ -31,11 +31,11 @@ class LostTurnError(ForebayError):
 
 
 PASSING_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingError)
-"""What a run tries again after: its topics were there when it began, so one that is missing comes back."""
+"""Errors after which a run tries again. Its topics existed at its start, so a missing one will return."""
 
 
 def is_passing_failure(error: KafkaError) -> bool:
-    """Whether trying again may help, with a new client if need be; what failed so may have been written."""
+    """Whether a retry may help, with a new client if necessary. The failed record may have been written."""
     return (
         is_unreachable(error, known=True)
         or error.retriable()

@@ -1,8 +1,8 @@
-"""The runs that the audit topic tells of: whose turn it is, and which replays are in doubt. Pure.
+"""The open runs on the audit topic: which one holds the lease, and which replays are in doubt. Pure.
 
-Runs take turns in the order of their `RunStarted` records. One that has not ended holds up those behind it until it has
-been silent for its lease. A replay is in doubt when its run's last `Intent` names it and no `ReplayAudit` does: a run
-writes its next intent only when it knows all of the last one, so no run can leave more behind than one intent.
+Runs get the lease in the order of their `RunStarted` records. A run that has not ended blocks those behind it until it
+has been silent for the lease. A replay is in doubt when its run's last `Intent` names it and no `ReplayAudit` does. A
+run writes its next intent only when it knows the result of the last one, so that it leaves at most one intent behind.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ Place = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class OpenRun:
-    """A run that has not ended. ``turn``: the offset of the record that opened it. ``heard``: monotonic seconds.
+    """A run that has not ended.
 
-    ``started_at``: epoch milliseconds, as the run has it. ``doubts``: what is in doubt of ``intent``, its last one.
+    ``turn``: the offset of its first record. ``heard``: monotonic seconds of its last record. ``started_at``: epoch
+    milliseconds on its clock. ``doubts``: the letters of ``intent``, its last one, that are in doubt.
     """
 
     run_id: str
@@ -42,13 +43,13 @@ class OpenRun:
 
 
 class Journal:
-    """Made from all records of the audit topic, in their order; holds no more than the runs that have not ended."""
+    """Built from all audit records in order; keeps only runs that have not ended."""
 
     def __init__(self) -> None:
         self._open: dict[str, OpenRun] = {}
 
     def add(self, record: AuditRecord, *, offset: int, now: float) -> None:
-        """Takes note of the record at ``offset``, read at ``now`` (monotonic seconds)."""
+        """Adds the record at ``offset``, read at ``now`` (monotonic seconds)."""
         run_id = record.run_id
         if run_id is None:
             return
@@ -57,7 +58,7 @@ class Journal:
             return
         run = self._open.get(run_id)
         if run is None:
-            # An intent that comes late, from a run that others have ended, is in doubt like any other.
+            # A late intent of a run that others have ended is in doubt like any other.
             if not isinstance(record, RunStarted | Intent):
                 return
             run = OpenRun(run_id=run_id, by=record.by, turn=offset, started_at=record.at, heard=now)
@@ -73,7 +74,8 @@ class Journal:
                 run.doubts.pop((partition, place), None)
 
     def ahead_of(self, run_id: str) -> list[OpenRun]:
-        """The runs that have not ended and opened before this one, the first one first; all, if it is not open."""
+        """The runs that have not ended and started before this one, the first one first; all if this one is not
+        open."""
         own = self._open.get(run_id)
         ahead = [run for run in self._open.values() if own is None or run.turn < own.turn]
         return sorted(ahead, key=lambda run: run.turn)
@@ -83,10 +85,10 @@ class Journal:
         return run_id in self._open
 
     def holding_up(self, run_id: str, *, own: Set[str], now: float) -> OpenRun | None:
-        """The first run that this one has to wait for; None when it is its turn.
+        """The first run that blocks this one; None when this one may hold the lease.
 
-        ``own``: former ids of the same process, which are known to be over. ``now``: monotonic seconds at which the
-        topic was looked at: everything that had been written then must have been added.
+        ``own``: earlier ids of the same process, known to have ended. ``now``: monotonic seconds of the last read of
+        the topic; all records written before it must have been added.
         """
         for run in self.ahead_of(run_id):
             if run.run_id not in own and now - run.heard < LEASE_SECONDS:
@@ -95,5 +97,5 @@ class Journal:
 
     @property
     def in_doubt(self) -> int:
-        """How many replays are in doubt, of all runs."""
+        """The number of replays in doubt, of all runs."""
         return sum(len(run.doubts) for run in self._open.values())

@@ -1,11 +1,10 @@
-"""One run that replays or discards dead letters: its turn among others, and what it says on the audit topic. Talks to
-the brokers; one thread.
+"""One run that replays or discards dead letters: its lease among other runs, and its records on the audit topic. Talks
+to the brokers; one thread.
 
-A run may act only while it holds its turn: as long as never more than `HOLD_SECONDS` have passed since it last said
-something of its own that reached the audit topic. Others take it for dead after `LEASE_SECONDS` of silence at the
-earliest, and what it sent in between has been written by then or never is (`ACT_SECONDS`, `DELIVERY_SECONDS`). A run
-that lost its turn - it was stopped, its brokers were away - asks for it anew, and finds out first what became of what
-it was about to send.
+A run may act while it holds the lease: while at most `HOLD_SECONDS` have passed since it sent its last record that
+reached the audit topic. Other runs declare it dead after at least `LEASE_SECONDS` of silence; records that it sent
+before were written by then, or never will be (`ACT_SECONDS`, `DELIVERY_SECONDS`). A run that lost its lease (stopped,
+brokers unreachable) requests it again, and first looks up the replays of its last intent.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from forebay_producer.client.sender import QUEUED_KBYTES_MAX
 from forebay_producer.dead_letters.audit import (
     ALIVE_SECONDS,
+    AuditIndex,
     AuditRecord,
     Ending,
-    Handled,
     Places,
     ReplayAudit,
     RunAlive,
@@ -57,21 +56,21 @@ CLIENT_ID: Final = "forebay-dead-letters"
 
 HOLD_SECONDS: Final = 5.0
 ACT_SECONDS: Final = 1.5
-"""What an intent announces is handed to the client so soon after it, or announced anew."""
+"""Time between an intent and handing its records to the client; later the intent is written again."""
 DELIVERY_SECONDS: Final = 5.0
-"""So long the client tries. With `ACT_SECONDS` that leaves 3.5 s of the lease for what is on its way."""
+"""Delivery timeout of the client. With `ACT_SECONDS` it leaves 3.5 s of the lease for records in transit."""
 
 _POLL_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.5
 _SAID_BEFORE: Final = -1
-"""As the offset of what lies in a topic that is gone: before all others."""
+"""Offset of records of a deleted topic: before all others."""
 
 
 class Run:
-    """Must be closed. Until `enter` has returned the run may not act, and after a ``LostTurnError`` not either.
+    """Must be closed. The run may act only after `enter` has returned, and no longer after a ``LostTurnError``.
 
-    ``opening``: what it says first; id and time are filled in. ``wait_seconds``: how long it tries to reach brokers
-    that do not answer. ``interrupted``: whether it should stop. ``tell``: gets what a person should know, a line each.
+    ``opening``: its first record; id and time are filled in. ``wait_seconds``: how long it retries unreachable brokers.
+    ``interrupted``: whether it should stop. ``tell``: receives lines for the user.
     """
 
     def __init__(
@@ -94,11 +93,11 @@ class Run:
         self._tell = tell
         self._journal = Journal()
         self._said = Journal()
-        """What this run says of itself, for a topic that is made anew: others' words of before are gone."""
-        self.handled = Handled(topic_id=opening.dead_letter_topic_id)
-        """What is known to have been done with the dead letters; complete once `enter` has returned."""
+        """This run's own records, for a recreated topic, in which those of other runs are gone."""
+        self.handled = AuditIndex(topic_id=opening.dead_letter_topic_id)
+        """The index of handled dead letters; complete once `enter` has returned."""
         self.own_replays = Places()
-        """Which of them this run has replayed."""
+        """The dead letters that this run has replayed."""
         self.run_id = ""
         self._own: set[str] = set()
         self._client: Producer | None = None
@@ -116,12 +115,12 @@ class Run:
             self._reader.close()
             raise
 
-    # What the run does.
+    # What the run does while it holds the lease.
 
     def enter(self) -> None:
-        """Asks for the turn, waits for it, and clears up what dead runs have left in doubt.
+        """Requests the lease, waits for it, and clears up after dead runs.
 
-        Raises what keeps it from that for longer than ``wait_seconds``, and ``InterruptedRunError``.
+        Raises an error that persists for longer than ``wait_seconds``, and ``InterruptedRunError``.
         """
         give_up_at = self._clock.monotonic() + self._wait_seconds
         while True:
@@ -130,7 +129,7 @@ class Run:
                 self.catch_up()
                 self._open()
                 self._wait_for_turn()
-                # Others' turns do not count.
+                # Waiting for other runs does not count.
                 give_up_at = self._clock.monotonic() + self._wait_seconds
                 self._clear_up()
                 return
@@ -141,9 +140,9 @@ class Run:
                 self._clock.sleep(_LOOK_SECONDS)
 
     def say(self, record: AuditRecord) -> None:
-        """Sends a record to the audit topic; `confirm` tells whether it is there.
+        """Sends a record to the audit topic; `confirm` waits for its delivery.
 
-        Nothing is said after the turn was lost: it would make a run look alive that others have taken for dead.
+        Sends nothing after the lease was lost: a run that others have declared dead must not look alive.
         """
         sent_at = self._clock.monotonic()
         if self._broken is None and sent_at - self._confirmed_at > HOLD_SECONDS:
@@ -151,12 +150,12 @@ class Run:
         if self._broken is not None:
             return
 
-        # What is said of another run does not show that this one lives.
+        # Records about another run are no sign of life of this one.
         own = record.run_id == self.run_id
         if own or record.run_id in self._own:
             self._said.add(record, offset=_SAID_BEFORE, now=sent_at)
         if isinstance(record, ReplayAudit):
-            # It lies there, whether or not its record gets to the audit topic.
+            # The replay was delivered, whether or not its audit record is.
             self._take_note(record)
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -184,16 +183,16 @@ class Run:
         self._said_at = sent_at if own else self._said_at
 
     def confirm(self) -> None:
-        """Returns when all that was said is on the audit topic.
+        """Waits until all records are on the audit topic.
 
-        Raises ``LostTurnError`` when it did not get there for what may pass, ``ForebayError`` for what does not.
+        Raises ``LostTurnError`` for transient errors, ``ForebayError`` for others.
         """
         while self._unsaid and self._broken is None:
             self.client.poll(_POLL_SECONDS)
         self._raise_if_broken()
 
     def tick(self) -> None:
-        """Serves the client, and says that the run goes on if that is due. To be called often."""
+        """Polls the client, and writes a sign of life when due. Must be called often."""
         now = self._clock.monotonic()
         self._look_whether_anew()
         if self._client is not None:
@@ -202,7 +201,7 @@ class Run:
                 self.say(RunAlive(at=self._clock.wall_ms(), run_id=self.run_id))
 
     def pause(self, seconds: float) -> None:
-        """Lets time pass; the run stays alive. Raises ``InterruptedRunError``."""
+        """Waits; the run stays alive. Raises ``InterruptedRunError``."""
         until = self._clock.monotonic() + seconds
         while True:
             self._check_interrupted()
@@ -213,16 +212,17 @@ class Run:
             self._clock.sleep(min(left, _POLL_SECONDS))
 
     def require_turn(self) -> None:
-        """Raises ``LostTurnError`` unless the run holds its turn now."""
+        """Raises ``LostTurnError`` unless the run holds the lease."""
         self._look_whether_anew()
         self._raise_if_broken()
         if not self.run_id or self._clock.monotonic() - self._confirmed_at > HOLD_SECONDS:
-            # For good: what is said from now on does not bring it back.
+            # Permanent: later records do not restore the lease.
             self._broken = LostTurnError(None)
             raise LostTurnError(None)
 
     def end(self, ending: Ending, *, tally: dict[str, int], error: str | None) -> None:
-        """Says that the run is over and nothing of it is in doubt; a word that does not get there is made up for."""
+        """Writes that the run has ended and left no letter in doubt. If that record is lost, the next run makes up for
+        it."""
         if not self.run_id:
             return
         self.say(self._ended(self.run_id, ending, tally=tally, error=error))
@@ -232,13 +232,13 @@ class Run:
             return
 
     def close(self) -> None:
-        """Lets go of the brokers. What was not sent yet is not sent any more."""
+        """Closes the clients. Queued records are not sent."""
         self._forget_client()
         self._reader.close()
 
     @property
     def client(self) -> Producer:
-        """The client that sends what the run sends; another one after each `enter`."""
+        """The client that sends the run's records; replaced by each `enter`."""
         if self._client is None:
             config = producer_config(self._connection, client_id=CLIENT_ID, record_bytes_max=REQUEST_BYTES_MAX)
             config.pop("delivery.timeout.ms", None)
@@ -248,7 +248,7 @@ class Run:
         return self._client
 
     def failed(self, error: KafkaError, *, topic: str) -> None:
-        """Something that the run sent to a topic did not get there: it has to enter again, or to give up."""
+        """Handles a failed delivery: the run must enter again, or give up."""
         needs = on_topic(Operation.WRITE, topic)
         doing = f"writing to {topic}"
         failure = as_forebay_error(error, connection=self._connection, doing=doing, needs=needs, known=True)
@@ -257,7 +257,7 @@ class Run:
         elif self._broken is None:
             self._broken = LostTurnError(failure)
 
-    # How it gets its turn.
+    # How it gets the lease.
 
     def _leave(self) -> None:
         self._forget_client()
@@ -327,7 +327,7 @@ class Run:
         )
 
     def catch_up(self) -> None:
-        """Reads the audit topic up to its end as it is now."""
+        """Reads the audit topic up to its present end."""
         self._look_whether_anew()
         if self._is_another:
             self._reader.start_over()
@@ -348,7 +348,7 @@ class Run:
 
     def _look_whether_anew(self) -> None:
         if self._identity.was_made_anew():
-            # Others cannot know of this run by what they read there.
+            # Other runs cannot see this run in the recreated topic.
             self._is_another = True
             self._broken = self._broken or LostTurnError(None)
 

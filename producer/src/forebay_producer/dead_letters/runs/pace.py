@@ -1,10 +1,9 @@
-"""How fast replays may be sent: at a rate, and behind live traffic. Pure.
+"""Limits replays to a rate, and keeps them behind live traffic. Pure.
 
-A tier tolerates so long a wait: high and mid as the settings say (`TierTimes.wait_ms`), low any. A replay joins its
-tier's queue, so all that come after it there and in the tiers below wait longer. Replays go only while nobody's wait
-grows beyond what is tolerated, nor their own beyond 60 % of the time that they have. The wait is what has not been
-started in a tier and those above it, by the rate at which the pool's workers finish requests, as measured while they
-had some.
+A tier tolerates a wait: high and mid as the settings say (`TierTimes.wait_ms`), low any. A replay joins its tier's
+queue, so that later requests there and in lower tiers wait longer. Replays are sent only while no wait exceeds what is
+tolerated, and their own wait stays within 60 % of their time to live. The wait is the number of unstarted requests in a
+tier and those above it, divided by the rate at which the pool's workers finish requests, measured while they were busy.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from typing import Final
 from forebay_schemas.contract.tiers import TIERS, WAIT_SHARE, Tier, TierTimes
 
 UNMEASURED_RECORDS_MAX: Final = 10
-"""So many may wait while it is not known how fast they go."""
+"""Requests that may wait while the rate is unknown."""
 
 DOUBT_SECONDS: Final = 5.0
-"""So long something has to wait while nothing gets finished before a person is asked whether a worker runs."""
+"""Time without a finished request, while some wait, after which the user is asked whether a worker runs."""
 
 STANDSTILL_PER_SECOND: Final = 0.05
-"""A slower pool is taken for one that finishes nothing. The low tier takes replays even then: they wait for workers."""
+"""A slower pool counts as one that finishes nothing. Even then the low tier takes replays: they wait for workers."""
 
 _ANY: Final = 1_000_000
 
@@ -32,7 +31,7 @@ SMOOTHING_SECONDS: Final = 5.0
 
 
 class RateLimit:
-    """So many a second, no more than half a second's at once. Times: monotonic seconds."""
+    """A rate limit with a burst of half a second. Times: monotonic seconds."""
 
     def __init__(self, *, per_second: float, now: float) -> None:
         self._per_second = per_second
@@ -41,25 +40,26 @@ class RateLimit:
         self._at = now
 
     def allows(self, now: float) -> int:
-        """How many may go now."""
+        """How many may be sent now."""
         self._saved = min(self._most, self._saved + max(0.0, now - self._at) * self._per_second)
         self._at = now
         return int(self._saved + 1e-9)
 
     def seconds_until(self, count: int) -> float:
-        """How long until so many may go, as of the last time that it was asked what it allows."""
+        """Seconds until this many may be sent, counted from the last call of `allows`."""
         return max(0.0, (count - self._saved) / self._per_second)
 
     def spend(self, count: int) -> None:
-        """So many went."""
+        """Counts sent replays."""
         self._saved -= count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The pool at one moment. ``waiting``: requests of each tier that have not been started.
+    """The pool at one moment.
 
-    ``finished``: how many have been finished since whenever, in all tiers together. ``at_seconds``: monotonic.
+    ``waiting``: unstarted requests of each tier. ``finished``: a counter of finished requests of all tiers.
+    ``at_seconds``: monotonic.
     """
 
     at_seconds: float
@@ -68,7 +68,7 @@ class Load:
 
 
 class BacklogFollower:
-    """Says how many replays a tier takes. Until it has seen a first `Load` it takes none."""
+    """Computes how many replays a tier takes: none before the first `Load`."""
 
     def __init__(self, tier_times: TierTimes) -> None:
         self._tolerated_seconds = {tier: tier_times.wait_seconds(tier) for tier in TIERS} | {Tier.LOW: math.inf}
@@ -76,10 +76,10 @@ class BacklogFollower:
         self._sent: dict[Tier, int] = dict.fromkeys(TIERS, 0)
         self._moved_at_seconds = 0.0
         self.finished_per_second: float | None = None
-        """As measured; None before anything waited."""
+        """The measured rate; None before anything waited."""
 
     def observe(self, load: Load) -> None:
-        """Takes the pool's present state in; what was `sent` before is part of it."""
+        """Updates the state of the pool; it includes the replays `sent` before."""
         before, self._load = self._load, load
         self._sent = dict.fromkeys(TIERS, 0)
         if before is None or load.finished > before.finished or not any(before.waiting.values()):
@@ -87,7 +87,7 @@ class BacklogFollower:
         if before is None:
             return
         seconds = load.at_seconds - before.at_seconds
-        # Workers that had nothing to do say nothing about how much they could.
+        # Idle workers show nothing about the possible rate.
         if seconds <= 0 or not (sum(before.waiting.values()) or load.finished > before.finished):
             return
         rate = max(0, load.finished - before.finished) / seconds
@@ -96,21 +96,22 @@ class BacklogFollower:
         self.finished_per_second = rate if known is None else known + weight * (rate - known)
 
     def stands_still(self, finished: int) -> bool:
-        """Whether something seems to wait and nothing was finished since the last `Load`: it may be no record."""
+        """Whether requests seem to wait and none was finished since the last `Load`; the offsets may hold no
+        records."""
         load = self._load
         return load is None or (finished <= load.finished and any(load.waiting.values()))
 
     def sent(self, tier: Tier) -> None:
-        """One more has been sent since the last `Load`."""
+        """Counts a replay sent since the last `Load`."""
         self._sent[tier] += 1
 
     def room(self, tier: Tier, *, ttl_seconds: float) -> int:
-        """How many replays with so long to live the tier takes now."""
+        """How many replays with this time to live the tier takes now."""
         load = self._load
         if load is None:
             return 0
         ahead = self._waiting(tier)
-        # Somebody has to go first for a rate to be known.
+        # The first replays are needed to measure a rate.
         least = 0 if ahead else 1
         rate = self.finished_per_second
         if rate is None or rate < STANDSTILL_PER_SECOND:
@@ -125,7 +126,7 @@ class BacklogFollower:
 
     @property
     def knows_why(self) -> bool:
-        """Whether `why_full` is more than that the rate is not known yet."""
+        """Whether `why_full` knows more than that the rate is unknown."""
         if self._load is None:
             return False
         rate = self.finished_per_second
@@ -133,7 +134,7 @@ class BacklogFollower:
         return is_measured or self._load.at_seconds - self._moved_at_seconds >= DOUBT_SECONDS
 
     def why_full(self, tier: Tier) -> str:
-        """Why there is no room in it, for a person."""
+        """Why the tier takes no replays now, as text."""
         if self._load is None:
             return "the backlog is not known yet"
         ahead = self._waiting(tier)
@@ -145,7 +146,7 @@ class BacklogFollower:
         return f"{ahead:,} wait in {tier}, {ahead / rate:.1f} s of work at {rate:.1f}/s: more would make others late"
 
     def _waiting(self, tier: Tier) -> int:
-        """In it and in those above it."""
+        """The waiting requests of the tier and those above it."""
         load = self._load
         assert load is not None
         return sum(load.waiting[one] + self._sent[one] for one in TIERS[: TIERS.index(tier) + 1])

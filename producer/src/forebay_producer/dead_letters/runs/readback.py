@@ -1,9 +1,8 @@
-"""Looks for replays where they would lie: which of those that were about to be sent really are there. Talks to the
-brokers; commits nothing.
+"""Looks up which replays of an intent were written. Talks to the brokers; commits nothing.
 
-What is not there must not come later. A record that its sender's death left on its way is written within moments; one
-that is written but not yet on all in-sync replicas cannot be read, until its brokers agree who is in sync: a broker
-that is gone is out within 9 s (broker.session.timeout.ms). So what is not found at once is looked for again later.
+A replay that is not found must not appear later. A record in transit when its sender died is written within moments. A
+record that is not yet on all in-sync replicas cannot be read until the brokers agree on which replicas are in sync: a
+dead broker is removed within 9 s (broker.session.timeout.ms). So missing replays are looked up again.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from forebay_schemas.kafka.permissions import Operation, on_topic
 
 SETTLE_SECONDS: Final = 2.0
 SETTLE_REPLICATED_SECONDS: Final = 10.0
-"""What has not come so long after its brokers answered does not come."""
+"""A record that has not appeared this long after its brokers answered will not appear."""
 
 LANDING_MS_MAX: Final = 120_000
-"""No replay is written so long after its topic's ends were looked up: 10 s until its intent, and its run's lease."""
+"""Latest write of a replay after the lookup of its topic's ends: 10 s until its intent, and the lease of its run."""
 
 _SILENT_SECONDS_MAX: Final = 10.0
 _REPLICAS_SECONDS_MAX: Final = 30.0
@@ -42,11 +41,11 @@ _POLL_SECONDS: Final = 0.2
 _BATCH_RECORDS_MAX: Final = 500
 
 Found = dict[Place, tuple[int, int]]
-"""Which letter's replay lies at which partition and offset of its topic."""
+"""The partition and offset of each letter's replay."""
 
 
 class ReadBack:
-    """``pause`` lets so many seconds pass; it is also called, with 0, while there is much to read."""
+    """``pause(seconds)`` waits; it is also called with 0 during long reads."""
 
     def __init__(
         self, connection: KafkaConnection, *, pool: str, clock: Clock, client_id: str, pause: Callable[[float], None]
@@ -58,10 +57,10 @@ class ReadBack:
         self._pause = pause
 
     def find(self, intent: Intent, doubts: Collection[Place]) -> Found:
-        """Where the replays of these letters lie, of those that are there.
+        """The positions of those replays that were written. Their sender must have stopped.
 
-        Whoever was to send them must have stopped. Reads what was written between the intent and two minutes later, by
-        the brokers' clock. Raises ``BrokerUnreachableError`` and ``TopicMissingError``.
+        Reads the records written between the intent and two minutes later, by the brokers' clock. Raises
+        ``BrokerUnreachableError`` and ``TopicMissingError``.
         """
         topics = {letter.topic for letter in intent.letters if (letter.partition, letter.offset) in doubts}
         wanted = {replay_of(intent.dead_letter_topic_id, *place).encode(): place for place in doubts}
@@ -85,16 +84,16 @@ class ReadBack:
         for at in partitions:
             told = intent.ends.get(at[0], [])
             start = max(first[at], told[at[1]]) if at[1] < len(told) else first[at]
-            # Ends that went back are those of a topic that was made anew.
+            # Ends that went back belong to a recreated topic.
             start = start if start <= end[at] else first[at]
             if start < end[at]:
                 ranges[at] = (start, end[at])
         return ranges
 
     def _wait_for_replicas(self, admin: AdminClient, topics: Collection[str]) -> bool:
-        """Returns when no partition is short of in-sync replicas; whether any has more than one.
+        """Waits until no partition lacks in-sync replicas; returns whether any has more than one.
 
-        With fewer than a write needs, what was written before stays unseen for as long as that lasts.
+        With fewer replicas than a write needs, earlier records stay invisible.
         """
         give_up_at = self._clock.monotonic() + _REPLICAS_SECONDS_MAX
         while True:
@@ -117,7 +116,7 @@ class ReadBack:
         config = reader_config(self._connection, client_id=self._client_id) | {
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
-            # Replays are in no transaction, and none that somebody else has left open may hide them.
+            # Replays are not transactional; an open transaction of others must not hide them.
             "isolation.level": "read_uncommitted",
         }
         consumer = create_client(Consumer, config)
@@ -153,7 +152,7 @@ class ReadBack:
 
 
 class _Search:
-    """``left``: the end of each partition that is not read to it yet."""
+    """``left``: the end of each partition not yet read to its end."""
 
     def __init__(self, wanted: dict[bytes, Place], left: dict[PartitionKey, int]) -> None:
         self.found: Found = {}
@@ -171,7 +170,7 @@ class _Search:
         if end is None:
             return
         if message.error() is not None:
-            # A leader that is new may know of less than there is.
+            # A new leader may know fewer records than were written.
             if offset >= end:
                 del self.left[at]
             return

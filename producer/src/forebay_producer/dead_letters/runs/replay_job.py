@@ -1,5 +1,6 @@
-"""One replay of a selection of dead letters, from the first to the last: plans, keeps to its rate and behind live
-traffic, lets a canary go first. Talks to the brokers through what it is given; one thread.
+"""One replay of a selection of dead letters: plans, limits the rate, stays behind live traffic, sends a canary first.
+
+Uses the clients passed to it; one thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from forebay_producer.client.results_reader import ResultsReader
 from forebay_producer.cluster.backlog import BacklogReader, Sample
-from forebay_producer.dead_letters.audit import Handled, Turns
+from forebay_producer.dead_letters.audit import AuditIndex, Turns
 from forebay_producer.dead_letters.letter import SAMPLES_MAX, Letter
 from forebay_producer.dead_letters.replay_plan import Refusal, Replay, plan_replay
 from forebay_producer.dead_letters.runs.canary import Canary
@@ -26,7 +27,7 @@ from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError
 
 LOOK_SECONDS: Final = 1.0
-"""How often the backlog is looked at."""
+"""Interval of backlog samples."""
 
 _PAUSE_SECONDS: Final = 0.1
 _RESULTS_SECONDS: Final = 0.2
@@ -34,9 +35,9 @@ _RESULTS_SECONDS: Final = 0.2
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has met. ``planned``: how many go, or went, to each topic. ``already``: replayed before.
+    """Counts of a run. ``planned``: replays by topic. ``already``: replayed before.
 
-    ``not_found``: ids of the selection that no letter is called by, as far as it has looked.
+    ``not_found``: ids of the selection that no letter matched so far.
     """
 
     matched: int = 0
@@ -49,19 +50,19 @@ class Tally:
     not_found: set[str] = field(default_factory=set)
 
     def refuse(self, letter: Letter, refusal: Refusal) -> None:
-        """Counts one that cannot be replayed."""
+        """Counts a letter that cannot be replayed."""
         self.refused[refusal] += 1
         samples = self.refused_ids.setdefault(refusal, [])
         if len(samples) < SAMPLES_MAX:
             samples.append(letter.name)
 
     def hand_over(self, replay: Replay) -> None:
-        """Counts a planned one that another run has replayed or discarded."""
+        """Counts a planned replay that another run has made or discarded."""
         self.planned -= Counter([replay.topic])
         self.already += 1
 
     def counts(self) -> dict[str, int]:
-        """The same as the audit has it."""
+        """The counts, as recorded in the audit."""
         counts = {
             "matched": self.matched,
             "replayed": self.replayed,
@@ -72,7 +73,7 @@ class Tally:
 
 
 class Planner:
-    """Which letters of a selection are replayed, and as what; counts all of them in ``tally``."""
+    """Decides which letters of a selection are replayed; counts all in ``tally``."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Planner:
         pool: Pool,
         clock: Clock,
         topic_id: str,
-        handled: Handled,
+        handled: AuditIndex,
         ttl_ms: int | None,
         replays_max: int,
         limit: int | None,
@@ -101,11 +102,11 @@ class Planner:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many were planned as there may be."""
+        """Whether the limit is reached."""
         return self._limit is not None and self.tally.planned.total() >= self._limit
 
     def plan(self, letter: Letter) -> Replay | None:
-        """The replay of this letter, if there is to be one."""
+        """The replay of this letter, if there is one."""
         tally = self.tally
         if not self._selection.matches(letter):
             return None
@@ -136,9 +137,10 @@ class Planner:
 
 
 class ReplayJob:
-    """Sends what the planner plans. ``canary``: how many go first. ``results``: read for their outcomes; None without.
+    """Sends the planned replays. ``canary``: how many are sent first. ``results``: the reader of their outcomes; None
+    without.
 
-    ``interrupted``: whether to stop after what is under way. ``show``: gets how far it is. ``tell``: a line that stays.
+    ``interrupted``: whether to stop. ``show``: receives the progress. ``tell``: receives permanent lines.
     """
 
     def __init__(
@@ -176,9 +178,9 @@ class ReplayJob:
         self.canary = Canary()
 
     def replay(self, letters: Iterable[Letter]) -> None:
-        """Replays them all, or as many as may be, until it is interrupted or the canary fails.
+        """Replays all letters up to the limit, until it is interrupted or the canary fails.
 
-        Raises what keeps it from going on. What it counted until then is true in each case.
+        Raises errors that stop it. The counts are correct in each case.
         """
         tally = self._planner.tally
         pending: list[Replay] = []
@@ -206,7 +208,7 @@ class ReplayJob:
         if self._canary_due and self.canary.sent and not self._interrupted():
             self._await_canary()
         if stopped:
-            # It has not looked at all of them.
+            # It has not seen all letters.
             tally.not_found.clear()
 
     def _send(self, pending: list[Replay]) -> None:
@@ -238,12 +240,12 @@ class ReplayJob:
             self._show(self._so_far())
 
     def _may_go(self, pending: list[Replay]) -> int:
-        """How many of the first may go now."""
+        """How many of the first ones may be sent now."""
         now = self._clock.monotonic()
         if now >= self._look_at:
             self._observe()
         if self._rate.allows(now) < len(pending):
-            # Whole batches: each is announced and recorded.
+            # Whole batches: each has an intent and audit records.
             self._waiting_since = None
             return 0
         room: dict[Tier, int] = {}
@@ -267,7 +269,7 @@ class ReplayJob:
             if self._follower.stands_still(_finished(sample)):
                 sample, _ = self._backlog.looked_at(sample)
         except BrokerUnreachableError:
-            # The batch that comes next tells whether they are really away.
+            # The next batch shows whether they are really unreachable.
             return
         finally:
             self._look_at = self._clock.monotonic() + LOOK_SECONDS

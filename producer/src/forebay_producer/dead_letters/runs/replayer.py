@@ -1,7 +1,7 @@
-"""Sends replays, each once whatever happens. Talks to the brokers; one thread.
+"""Sends each replay exactly once. Talks to the brokers; one thread.
 
-A batch is announced on the audit topic (`Intent`), then sent, and what was delivered is recorded there; the next batch
-waits for that. Of what was not acknowledged it is found out whether it was written, and only what was not is sent anew.
+Each batch is announced on the audit topic (`Intent`), then sent; delivered replays are recorded there before the next
+batch. Unacknowledged replays are looked up, and only those that were not written are sent again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH_LETTERS_MAX: Final = 100
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 
 LAPSES_MAX: Final = 5
-"""So often the brokers may take a run's turn and then not its batch."""
+"""Failures, in a row, to deliver a batch after the lease was obtained."""
 
 _ENDS_SECONDS_MAX: Final = 5.0
 _POLL_SECONDS: Final = 0.05
@@ -42,7 +42,7 @@ _TOO_LARGE: Final = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_L
 
 @dataclass(slots=True)
 class Sent:
-    """What became of a batch. ``by_others``: another run had replayed or discarded them meanwhile."""
+    """The result of a batch. ``by_others``: replayed or discarded by another run meanwhile."""
 
     replayed: list[Replay] = field(default_factory=list)
     refused: list[tuple[Replay, Refusal]] = field(default_factory=list)
@@ -50,10 +50,10 @@ class Sent:
 
 
 class Replayer:
-    """Sends for ``run``, which must have been entered. ``by``, ``ttl_ms``: as the audit is to say.
+    """Sends for ``run``, which must have been entered. ``by``, ``ttl_ms``: as recorded in the audit.
 
-    Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be. ``wait_seconds``: how long it goes on
-    trying while the brokers do not take a batch.
+    The constructor raises ``TopicMissingError`` and ``BrokerUnreachableError``. ``wait_seconds``: how long it retries
+    while the brokers do not take a batch.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Replayer:
         self._wait_seconds = wait_seconds
         admin = make_admin(connection, client_id=CLIENT_ID)
         topics = [pool.requests(tier) for tier in TIERS]
-        # librdkafka itself would keep records for a topic that is not there for half a minute.
+        # librdkafka itself would queue records for a missing topic for half a minute.
         self._partitions = require_topics(
             admin, topics, connection=connection, pool=pool.name, operation=Operation.WRITE
         )
@@ -86,17 +86,17 @@ class Replayer:
         self._ends: dict[str, list[int]] = {}
         self._ends_at = float("-inf")
         self.in_doubt = False
-        """Whether something was sent of which it is not known whether it was written: the next run finds out."""
+        """Whether it is unknown if a sent replay was written; the next run finds out."""
 
     def send(self, batch: Sequence[Replay]) -> Sent:
-        """Sends at most `BATCH_LETTERS_MAX` replays of as many letters; returns when it is known what became of each.
+        """Sends at most `BATCH_LETTERS_MAX` replays; returns when the result of each is known.
 
-        Raises what keeps it from that: ``BrokerUnreachableError`` after ``wait_seconds``, what does not pass by itself
-        at once, ``InterruptedRunError`` only while it waits to find out. What it had replayed by then is recorded.
+        Raises ``BrokerUnreachableError`` after ``wait_seconds``, permanent errors at once, and ``InterruptedRunError``
+        only while it looks up replays. Replays made before an error are recorded.
         """
         assert len(batch) <= BATCH_LETTERS_MAX
         sent = Sent()
-        # Another run may have had its turn since they were planned.
+        # Another run may have held the lease since they were planned.
         left = self._not_handled(batch, sent)
         give_up_at = self._clock.monotonic() + self._wait_seconds
         lapses = 0
@@ -132,7 +132,7 @@ class Replayer:
         return still
 
     def _attempt(self, batch: list[Replay], sent: Sent) -> list[Replay]:
-        """Announces and sends; returns those that it had no time to send. Raises ``LostTurnError``: enter anew."""
+        """Announces and sends; returns those that it had no time to send. Raises ``LostTurnError``: enter again."""
         run, now = self._run, self._clock.monotonic
         intent = self._intent(batch)
         began = now()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from forebay_producer.dead_letters.audit import (
     LEASE_SECONDS,
     Action,
+    AuditIndex,
     AuditRecord,
     Ending,
-    Handled,
     IntendedReplay,
     Intent,
     ReplayAudit,
@@ -152,7 +152,7 @@ class View:
     """A run's knowledge of the audit topic."""
 
     journal: Journal = field(default_factory=Journal)
-    handled: Handled = field(default_factory=lambda: Handled(topic_id="t"))
+    handled: AuditIndex = field(default_factory=lambda: AuditIndex(topic_id="t"))
     read: int = 0
 
     def catch_up(self, world: World) -> None:
