@@ -1,7 +1,7 @@
-"""A map that holds so many entries at most and forgets the oldest first. Pure; one thread at a time.
+"""A map with a bound that forgets its oldest entries. Pure; one thread at a time.
 
-A plain dict is no such map: ``del entries[next(iter(entries))]`` walks over every entry that was deleted before it, so
-a full one takes 25 to 60 microseconds an entry where this takes one (measured with 100,000).
+A plain dict does not do: ``del entries[next(iter(entries))]`` walks over all entries deleted before, so that a full one
+takes 25 to 60 microseconds an entry instead of one (measured with 100,000).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class BoundedMap(OrderedDict[_Key, _Value]):
         self.entries_max = entries_max
 
     def put(self, key: _Key, value: _Value) -> None:
-        """Sets an entry and makes it the youngest; beyond the bound the oldest is forgotten."""
+        """Sets an entry and makes it the newest; beyond the bound the oldest is forgotten."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self.entries_max:
             self.popitem(last=False)
 
     def add(self, key: _Key, value: _Value) -> bool:
-        """Sets an entry that is not there, and says whether it was not; one that is there keeps its place."""
+        """Sets an entry unless it exists; returns whether it was set. An existing entry keeps its place."""
         if key in self:
             return False
         self[key] = value
@@ -39,9 +39,9 @@ class BoundedMap(OrderedDict[_Key, _Value]):
         return True
 
     def oldest(self) -> _Value:
-        """The value that is forgotten next. Raises ``StopIteration`` when there is none."""
+        """The oldest value, which is forgotten next. Raises ``StopIteration`` when empty."""
         return next(iter(self.values()))
 
     def forget_oldest(self) -> tuple[_Key, _Value]:
-        """Takes the oldest entry out. Raises ``KeyError`` when there is none."""
+        """Removes the oldest entry. Raises ``KeyError`` when empty."""
         return self.popitem(last=False)

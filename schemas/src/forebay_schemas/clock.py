@@ -1,4 +1,4 @@
-"""Time as a parameter: durations by a monotonic clock, deadlines by the wall clock, and a thread's wait for another."""
+"""Time as a parameter: monotonic durations, wall-clock deadlines, and waiting for another thread."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, Protocol
 
 EPOCH_MS_MIN: Final = 10**11
 EPOCH_MS_MAX: Final = 10**14
-"""What can be meant as epoch milliseconds: March 1973 to the year 5138. Less was meant as seconds, more as microseconds
-or nanoseconds."""
+"""Plausible epoch milliseconds: March 1973 to the year 5138. Smaller numbers are seconds, larger ones microseconds or
+nanoseconds."""
 
 
 class Clock(Protocol):
-    """Where a loop gets the time from; the simulation brings its own."""
+    """The source of time; the simulation has its own."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start; never goes back."""
@@ -24,7 +24,7 @@ class Clock(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Lets time pass on this thread."""
+        """Blocks this thread."""
         ...
 
 
@@ -44,7 +44,7 @@ class SystemClock:
 
 
 class Event(Protocol):
-    """How a thread waits for another: what is used of `threading.Event`."""
+    """The part of `threading.Event` that waits use."""
 
     def set(self) -> None: ...
     def clear(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The root of every error Forebay raises on purpose, and the exit code each kind means. Pure."""
+"""The base class of all errors raised on purpose, and their exit codes. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _URL_CREDENTIALS: Final = re.compile(r"(?<=://)[^'\"\n]*@")
 
 
 def without_credentials(text: str) -> str:
-    """The text with what stands before the host of a URL hidden: a user's name, a password."""
+    """The text without the user name and password in URLs."""
     return _URL_CREDENTIALS.sub("[hidden]@", text) if "://" in text else text
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status says."""
+    """The exit statuses of the commands."""
 
     OK = 0
     FAILED = 1
@@ -26,23 +26,21 @@ class ExitCode(IntEnum):
 
 
 class ForebayError(Exception):
-    """Something went wrong that a person can act on.
-
-    ``str(error)`` is one sentence for that person; ``reason`` is a stable word for programs.
-    """
+    """An error that a person can act on. ``str(error)`` is one sentence for people; ``reason`` is a stable code for
+    programs."""
 
     reason = "failed"
     exit_code = ExitCode.FAILED
 
 
 class UsageError(ForebayError):
-    """What the caller gave cannot be used: ``field`` names it, ``fix`` says what to give instead."""
+    """Invalid input: ``field`` names it, ``fix`` says what to give instead."""
 
     reason = "usage"
     exit_code = ExitCode.USAGE
 
     def __init__(self, field: str, problem: str, *, fix: str) -> None:
-        """Credentials in URLs are hidden in all that the error says."""
+        """Credentials in URLs are removed from the message."""
         problem = without_credentials(problem)
         super().__init__(f"{field}: {problem}; {fix}")
         self.field = field
@@ -51,7 +49,7 @@ class UsageError(ForebayError):
 
 
 class EnvelopeError(UsageError):
-    """Bytes or fields that are not a valid envelope. ``request_id`` is there when it could still be read."""
+    """Bytes or fields that are not a valid envelope. ``request_id``: if it could be read."""
 
     reason = "undecodable"
 
@@ -61,7 +59,7 @@ class EnvelopeError(UsageError):
 
 
 class EnvelopeTooLargeError(EnvelopeError):
-    """A record that is larger, uncompressed, than the topic it lies in takes."""
+    """A record larger, uncompressed, than its topic accepts."""
 
     reason = "request_too_large"
 
@@ -74,28 +72,28 @@ class BrokerUnreachableError(ForebayError):
 
 
 class KafkaFailedError(ForebayError):
-    """The broker answered with an error that trying again does not mend."""
+    """The broker answered with an error that retries do not mend."""
 
     reason = "kafka_failed"
 
 
 class AuthenticationFailedError(KafkaFailedError):
-    """The brokers do not take the credentials, or want some that are not given."""
+    """The brokers refused the credentials, or require credentials that are missing."""
 
     reason = "authentication_failed"
 
 
 class TlsFailedError(KafkaFailedError):
-    """The two sides do not come to terms on TLS: a certificate that will not do, or only one of them speaks it."""
+    """The TLS handshake failed: an invalid certificate, or only one side speaks TLS."""
 
     reason = "tls_failed"
 
 
 class DeniedError(KafkaFailedError):
-    """The brokers know who asks and do not allow it: the ACLs lack something.
+    """The brokers authenticated the client, but its ACLs lack a permission.
 
     ``lacking``: operations and resources in Kafka's words ("Write", "topic forebay.default.results"), the first also as
-    ``operation`` and ``resource``; ``principal`` as far as the client knows it ("User:alice").
+    ``operation`` and ``resource``. ``principal``: as far as the client knows it ("User:alice").
     """
 
     reason = "denied"
@@ -112,7 +110,7 @@ class DeniedError(KafkaFailedError):
 
 
 class TopicMissingError(ForebayError):
-    """A topic that must exist does not. Forebay never relies on a broker's creating topics by itself."""
+    """A required topic does not exist. Forebay never relies on automatic topic creation."""
 
     reason = "topic_missing"
 

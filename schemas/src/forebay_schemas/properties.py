@@ -1,4 +1,4 @@
-"""Files of ``name=value`` lines, whose values may lie in files of their own. Reads them; never shows a value."""
+"""Files of ``name=value`` lines, with values that may come from other files. Reads them; never shows a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from forebay_schemas.errors import UsageError
 
-# As of Kafka's own DirectoryConfigProvider (KIP-632): a Kubernetes Secret that is mounted is such a folder.
+# As in Kafka's own DirectoryConfigProvider (KIP-632): a mounted Kubernetes Secret is such a folder.
 _FROM_FILE: Final = re.compile(r"\$\{directory:(?P<folder>[^:}]+):(?P<file>[^:}/]+)\}")
 _SECRET_BYTES_MAX: Final = 64 * 1024
 
@@ -48,12 +48,13 @@ def property_lines(path: Path, refuse: Callable[[str, str], UsageError]) -> Iter
 
 
 def is_from_file(value: str) -> bool:
-    """Whether the value names a file that holds it."""
+    """Whether the value refers to a file."""
     return value.startswith("${directory:")
 
 
 def from_file(value: str) -> str:
-    """The value, or what the file of ``${directory:/a/folder:file}`` holds. Raises ``OSError`` and ``ValueError``."""
+    """The value, or the content of the file in ``${directory:/a/folder:file}``. Raises ``OSError`` and
+    ``ValueError``."""
     if not is_from_file(value):
         return value
     reference = _FROM_FILE.fullmatch(value)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def import_users_module(name: str) -> ModuleType:
-    """The module; the current folder counts. Raises whatever the module does when it is imported."""
+    """The module; the current folder is searched too. Raises whatever the import raises."""
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""The kinds of request that need no setting, by the path of OpenAI's API that takes them. Pure."""
+"""The built-in biz_types, and the path of OpenAI's API for each. Pure."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ DEFAULT_PATHS: Final[dict[str, str]] = {
     "response": "/v1/responses",
     "image_generation": "/v1/images/generations",
 }
-"""The path of each biz_type that needs no setting."""
+"""The path of each built-in biz_type."""

@@ -1,4 +1,4 @@
-"""What `forebay-worker calibrate` found out of a backend, as `forebay plan` and others read it. Pure."""
+"""The result of `forebay-worker calibrate`, as read by `forebay plan`. Pure."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from forebay_schemas.errors import UsageError
 VERSION: Final = 1
 
 State = Literal["complete", "partial", "stopped", "interrupted"]
-"""complete: more concurrency gains nothing, or is more than was allowed; partial: the time was up; stopped: the backend
-got sick; interrupted: Ctrl-C."""
+"""complete: more concurrency gains nothing, or exceeds what was allowed; partial: the time was up; stopped: the backend
+failed; interrupted: Ctrl-C."""
 
 StepState = Literal["stable", "unstable", "saturated", "sick"]
-"""unstable: the figures went on to move; saturated: the engine queued requests itself; sick: broken off."""
+"""unstable: the figures kept moving; saturated: the engine queued requests itself; sick: aborted."""
 
 
 class CalibrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of the load: ``concurrency`` requests in flight all the time, each followed at once by another.
-
-    All times are seconds, of the requests that succeeded; percentiles of too few of them are None (fewer than 20 for
-    P95, than 100 for P99), and so is what the backend does not tell. ``ttft``: from the send to the first token;
-    ``tpot``: what each further token took. ``service_cv``: standard deviation over mean.
-    """
+    """One load step with a constant ``concurrency`` of requests in flight. Times are seconds, of successful requests.
+    Percentiles are None with too few of them (fewer than 20 for P95, than 100 for P99), and so are values that the
+    backend does not report. ``ttft``: time to the first token; ``tpot``: time of each further token. ``service_cv``:
+    standard deviation over mean."""
 
     concurrency: int
     state: StepState
@@ -56,7 +54,7 @@ class CalibrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class CalibrationFit(msgspec.Struct, frozen=True, kw_only=True):
     """A request among ``n`` takes ``fixed_seconds + n * request_seconds``. ``error_ratio``: the largest relative error
-    at a step. ``knee_requests``: where a fifth of the backend's time goes to what is fixed."""
+    at a step. ``knee_requests``: where the fixed part takes a fifth of the backend's time."""
 
     fixed_seconds: float
     request_seconds: float
@@ -108,7 +106,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_calibration(text: bytes, *, field: str) -> Calibration:
-    """Reads what `forebay-worker calibrate --output json` printed. Raises ``UsageError`` naming ``field``."""
+    """Reads the output of `forebay-worker calibrate --output json`. Raises ``UsageError`` naming ``field``."""
     fix = "give a file that forebay-worker calibrate --output json has written"
     try:
         calibration = msgspec.json.decode(text, type=Calibration)

@@ -1,4 +1,4 @@
-"""What is said on the control topic, cancels and expedites, and what workers answer on the coordination topic. Pure."""
+"""Commands on the control topic (cancel, expedite), and the workers' answers on the coordination topic. Pure."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from forebay_schemas.contract.envelope_problems import is_request_id
 
 
 class ControlAction(StrEnum):
-    """What is wanted of a request."""
+    """The action of a command."""
 
     CANCEL = "cancel"
     EXPEDITE = "expedite"
 
 
 class ControlOutcome(StrEnum):
-    """What a worker did."""
+    """The result of a command."""
 
     CANCELLED = "cancelled"
-    """The request ends as `cancelled`; nothing of it runs any more."""
+    """The request ended as `cancelled`; it no longer runs."""
 
     EXPEDITED = "expedited"
-    """The request lies in the high tier now."""
+    """The request is in the high tier now."""
 
     ALREADY_HIGH = "already_high"
-    """It is in the high tier: there is nothing more urgent."""
+    """It already is in the high tier."""
 
     RUNNING = "running"
-    """It runs already: there is nothing to expedite."""
+    """It already runs."""
 
     FINISHED = "finished"
-    """It has ended, or ended before it could be cancelled."""
+    """It had ended before the command."""
 
     REFUSED = "refused"
-    """Kafka does not take it into the high tier (too large, or denied): it stays where it is."""
+    """Kafka refused it in the high tier (too large, or denied); it keeps its place."""
 
 
 DONE: Final = frozenset({ControlOutcome.CANCELLED, ControlOutcome.EXPEDITED, ControlOutcome.ALREADY_HIGH})
-"""After these the request is what was asked for."""
+"""Results after which the command has been carried out."""
 
 
-# What a place can be: another number would fail the look for all that are wanted beside it.
+# Valid positions. Any other number would fail the lookup of all other commands, too.
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Control(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One record of the control topic: ``action`` is wanted of a request.
+    """One record of the control topic.
 
-    ``topic``, ``partition`` and ``offset`` say where it was submitted to, all three or none: with them the owner of
-    that partition finds it before it has been read; without, it is found as soon as it is. ``at``: epoch milliseconds
-    on the sender's clock, ``by``: user and host, both for people. What counts as the time is the broker's stamp on the
-    record: requests that were enqueued after it are not meant.
+    ``topic``, ``partition`` and ``offset`` are the position the request was submitted to, all three or none. With them
+    the owner of that partition finds it before it is read; without, when it is read. ``at``: epoch milliseconds on the
+    sender's clock, ``by``: user and host; both for people. The time of the command is the broker's timestamp of the
+    record: requests enqueued later are not affected.
     """
 
     action: ControlAction
@@ -71,7 +71,7 @@ class Control(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def place(self) -> tuple[str, int, int] | None:
-        """Where it was submitted to; None when that is not said."""
+        """The position it was submitted to; None if not given."""
         if self.topic is None or self.partition is None or self.offset is None:
             return None
         return self.topic, self.partition, self.offset
@@ -80,7 +80,7 @@ class Control(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 class Controlled(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A worker's answer, on the coordination topic under the worker's id.
 
-    ``topic``, ``partition`` and ``offset`` are where an expedited request lies now, else None.
+    ``topic``, ``partition`` and ``offset``: the new position of an expedited request, else None.
     """
 
     worker: str
@@ -101,7 +101,7 @@ _controlled_decoder = msgspec.json.Decoder(Controlled)
 
 
 def control_key(action: ControlAction, request_id: str) -> bytes:
-    """The record's key. The action is part of it: compaction must not let an expedite take a cancel's place."""
+    """The record's key. It includes the action, so that compaction does not replace a cancel by an expedite."""
     return f"{action}:{request_id}".encode()
 
 
@@ -111,7 +111,7 @@ def encode_control(control: Control) -> bytes:
 
 
 def decode_control(value: bytes | None) -> Control | None:
-    """What a record asks for; None for what is no control record."""
+    """Decodes a command; None for anything else."""
     return _decoded(_control_decoder, value)
 
 
@@ -121,7 +121,7 @@ def encode_controlled(answer: Controlled) -> bytes:
 
 
 def decode_controlled(value: bytes | None) -> Controlled | None:
-    """The answer in a record of the coordination topic; None for the other records there."""
+    """Decodes an answer on the coordination topic; None for other records."""
     if value is None or b'"controlled"' not in value:
         return None
     return _decoded(_controlled_decoder, value)

@@ -14,16 +14,16 @@ import msgspec
 from forebay_schemas.contract.tiers import TTL_MS_MAX, Tier, TierTimes, tier_times
 
 LEASE_SECONDS = 10.0
-"""A new owner withholds what it was handed over for so long after it last heard that it still runs."""
+"""Lease of a hand-over: how long the new owner withholds requests after the last notice that they run."""
 
 RENEW_SECONDS = 3.0
-"""How often a worker says what it still runs."""
+"""Interval of notices about running requests."""
 
 CAPACITY_SECONDS = 1.0
-"""How often a worker says its capacity; more often while shares change hands."""
+"""Interval of capacities; shorter while shares change hands."""
 
 GONE_SECONDS = 15.0
-"""A worker whose capacity was not heard for so long is gone, and its share is the others'."""
+"""A worker without a capacity for this long is gone, and its share is free."""
 
 
 REQUESTS_MAX = 100_000
@@ -45,19 +45,19 @@ _Offsets = Annotated[list[_Offset], msgspec.Meta(max_length=REQUESTS_MAX)]
 
 
 class NoticeKind(StrEnum):
-    """What became of the offsets."""
+    """The state of the offsets."""
 
     RUNNING = "running"
-    """Still being executed: the lease begins anew."""
+    """Still running: renews the lease."""
 
     FINISHED = "finished"
     """Their outcomes are durable: the new owner must not run them."""
 
     RELEASED = "released"
-    """Given back without an outcome: the new owner runs them now."""
+    """Returned without an outcome: the new owner may run them now."""
 
     LAST_COMMIT = "last_commit"
-    """The commit that the broker refused while its worker let go of the partition; it holds all the same."""
+    """A commit that the broker refused while the partition was revoked; it is valid all the same."""
 
 
 LASTING_KINDS = frozenset({NoticeKind.FINISHED, NoticeKind.RELEASED, NoticeKind.LAST_COMMIT})
@@ -145,12 +145,12 @@ def encode_notice(notice: Notice) -> bytes:
 
 
 def encode_clock_probe(worker: str) -> bytes:
-    """The value of a record that says nothing: the broker's stamp on it is all that its sender wants to know."""
+    """A record without content: its sender only needs the broker's timestamp."""
     return _encoder.encode({"kind": "clock", "worker": worker})
 
 
 def decode_notice(value: bytes) -> Notice | None:
-    """The notice in a record value; None for what is none: other kinds of records may come to share the topic."""
+    """Decodes a notice; None for other records, as the topic may carry more kinds."""
     try:
         return _decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -163,8 +163,7 @@ def encode_capacity(capacity: Capacity) -> bytes:
 
 
 def decode_capacity(value: bytes | None) -> Capacity | None:
-    """The capacity in a record of the coordination topic; None for the other records there, and for one with a figure
-    that no worker says."""
+    """Decodes a capacity; None for other records, and for one with an invalid figure."""
     if value is None or b'"capacity"' not in value:
         return None
     try:

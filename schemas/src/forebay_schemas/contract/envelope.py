@@ -1,7 +1,7 @@
-"""The request envelope, and JSON as its default format: what a record's value means. Pure.
+"""The request envelope, and JSON as its default format. Pure.
 
-A decoded request keeps its payload as the bytes that came. Hops (retry, dead letter, replay) forward a record's
-value as it is, so fields that this version does not know survive them.
+A decoded request keeps its payload as the original bytes. Hops (retry, dead letter, replay) forward a record's value
+unchanged, so that unknown fields survive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TOKENS_DIGITS_MAX: Final = 10
 JSON_CONTENT_TYPE: Final = "application/json"
 
 NO_JSON: Final = msgspec.Raw(b"null")
-"""Of a field that holds JSON as it came: left out."""
+"""A missing field with raw JSON."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +88,7 @@ class Request(msgspec.Struct, frozen=True, gc=False):
         payload: object = self.payload
         if type(payload) is not msgspec.Raw:
             msgspec.structs.force_setattr(self, "payload", _encoded(payload))
-        # msgspec makes its ValidationError of a ValueError; `explain` reads "field is ..." back out of the text.
+        # msgspec turns a ValueError into its ValidationError; `explain` reads "field is ..." back from the text.
         if not is_request_id(self.request_id):
             raise ValueError(f"request_id is {shown(self.request_id)}")
         if not _is_name(self.biz_type):
@@ -139,7 +139,7 @@ def priority_in(request: Request, *, tier: Tier) -> int:
 
 
 def tier_for(request: Request) -> Tier:
-    """The tier whose topic a producer sends the request to; ``mid`` when it names no priority."""
+    """The tier that a producer sends the request to; ``mid`` without a priority."""
     priority = request.priority
     if priority is None:
         return Tier.MID
@@ -149,12 +149,11 @@ def tier_for(request: Request) -> Tier:
 def deadline_ms(
     request: Request, *, tier: Tier, first_enqueued_at: int, default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS
 ) -> int:
-    """Epoch milliseconds on the broker's clock after which the request's outcome is worth nothing.
+    """The deadline, epoch milliseconds on the broker's clock: afterwards the outcome is worthless.
 
-    ``ttl_ms`` wins over ``expire_at``, which wins over the tier's default. With ``sent_at`` beside it, ``expire_at``
-    counts from the first enqueue as well, so a client whose clock is wrong expires nothing. However late ``expire_at``
-    is, the deadline lies at most ``TTL_MS_MAX`` after ``first_enqueued_at`` (epoch milliseconds). ``default_ttl_ms``:
-    the pool's defaults (`TierTimes.ttl_ms`).
+    ``ttl_ms`` wins over ``expire_at``, which wins over the tier's default. With ``sent_at``, ``expire_at`` counts from
+    the first enqueue, too, so that a client with a wrong clock expires nothing. The deadline is at most ``TTL_MS_MAX``
+    after ``first_enqueued_at`` (epoch milliseconds). ``default_ttl_ms``: the pool's defaults (`TierTimes.ttl_ms`).
     """
     if request.ttl_ms is not None:
         return first_enqueued_at + request.ttl_ms
@@ -167,10 +166,10 @@ def deadline_ms(
 
 
 class PayloadHints(msgspec.Struct, frozen=True, gc=False):
-    """What the worker reads of a payload; all else is between the client and the engine.
+    """The fields of a payload that the worker reads. All others are between client and engine.
 
-    A field is its default when the payload leaves it out or gives it in a form that the engine would refuse. Token
-    counts are 1 to 10^9.
+    A field has its default when the payload lacks it, or has it in a form that the engine would refuse. Token counts
+    are 1 to 10^9.
     """
 
     model: str | None = None
@@ -187,7 +186,7 @@ class _UsualHints(msgspec.Struct, frozen=True, gc=False):
 
 
 class _RawHints(msgspec.Struct, frozen=True, gc=False):
-    """The same of a payload that gives one of them in another form, which may be as large as the payload."""
+    """The same for a payload with another form in one of these fields, which may be as large as the payload."""
 
     model: msgspec.Raw = NO_JSON
     stream: msgspec.Raw = NO_JSON
@@ -201,10 +200,8 @@ _NO_HINTS = PayloadHints()
 
 
 def payload_hints(request: Request) -> PayloadHints:
-    """The payload's hints. Never raises: judging the payload is the engine's business.
-
-    What it makes is no larger than the hints themselves, whatever stands in their places.
-    """
+    """The payload's hints. Never raises: the engine judges the payload. The result is small, whatever the payload
+    holds."""
     try:
         usual = _usual_hints_decoder.decode(request.payload)
     except msgspec.ValidationError:
@@ -231,7 +228,7 @@ def _hints_one_by_one(request: Request) -> PayloadHints:
 
 
 def _token_count_in(text: bytes) -> int | None:
-    # isdigit() of bytes knows ASCII alone; longer numbers are out of range, and int() of many digits is slow.
+    # isdigit() of bytes knows only ASCII; longer numbers are out of range, and int() of many digits is slow.
     return _token_count(int(text)) if text.isdigit() and len(text) <= _TOKENS_DIGITS_MAX else None
 
 
@@ -240,7 +237,7 @@ def _token_count(value: int | None) -> int | None:
 
 
 class Codec(Protocol):
-    """A format that record values are written in. Every format carries the same fields; `EnvelopeReader` reads all."""
+    """A format of record values. Every format carries the same fields; `EnvelopeReader` reads all."""
 
     @property
     def content_type(self) -> str:
@@ -248,10 +245,8 @@ class Codec(Protocol):
         ...
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
-        """The record value for an envelope's fields, unknown ones included.
-
-        Raises ``EnvelopeError`` for whatever a worker would refuse.
-        """
+        """Encodes an envelope's fields, unknown ones included. Raises ``EnvelopeError`` for all that a worker would
+        refuse."""
         ...
 
 
@@ -261,20 +256,20 @@ _KNOWN: Final = Request.__struct_fields__
 
 
 class JsonCodec:
-    """The default format: a JSON object in UTF-8, without a byte order mark. Of equal names the last one counts."""
+    """The default format: a JSON object in UTF-8, without a byte order mark. The last of equal names counts."""
 
     __slots__ = ()
 
     content_type = JSON_CONTENT_TYPE
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
-        """As `Codec.encode`: the first of what `encode_checked` gives."""
+        """As `Codec.encode`: the first part of `encode_checked`."""
         return encode_checked(fields)[0]
 
     def decode(self, value: bytes | None) -> Request:
-        """The request in a record value. Raises ``EnvelopeError``, and nothing else, whatever the value is.
+        """Decodes a record value. Raises only ``EnvelopeError``, whatever the value is.
 
-        Text that is not UTF-8 is refused wherever it stands: it could not be sent on as JSON.
+        Text that is not UTF-8 is refused anywhere: it could not be forwarded as JSON.
         """
         if value is None:
             raise explain_null()
@@ -287,11 +282,11 @@ class JsonCodec:
 
 
 def encode_checked(fields: Mapping[str, Any]) -> tuple[bytes, Request]:
-    """The JSON for an envelope's fields, and the request that it says. Raises ``EnvelopeError``.
+    """Encodes an envelope's fields and returns the JSON and the request. Raises ``EnvelopeError``.
 
     Known fields come first, in the order of `Request`, then the others by name. A payload may be ``msgspec.Raw``: JSON
-    that goes in as it is. Objects keep the order of their own names, since an engine may care (a JSON schema for guided
-    decoding, say). NaN and infinities are refused: JSON has none.
+    that is inserted unchanged. Objects keep the order of their names, which may matter to an engine (a JSON schema for
+    guided decoding). NaN and infinities are refused: JSON has none.
     """
     try:
         ordered = {name: fields[name] for name in _KNOWN if name in fields}
@@ -303,7 +298,7 @@ def encode_checked(fields: Mapping[str, Any]) -> tuple[bytes, Request]:
         value = _encoder.encode(ordered)
     except (TypeError, ValueError, AttributeError, RecursionError, msgspec.MsgspecError):
         raise _unwritable(fields) from None
-    # msgspec writes NaN and infinities as null; looking for them only where a null was written costs nothing else.
+    # msgspec writes NaN and infinities as null; checking only where a null was written costs nothing else.
     if b"null" in value:
         for name, item in ordered.items():
             if _holds_non_finite(item):

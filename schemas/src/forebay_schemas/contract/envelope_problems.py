@@ -1,4 +1,4 @@
-"""What is wrong with bytes that are no envelope, in a sentence for the sender, and whose request they were. Pure."""
+"""Errors for bytes that are not an envelope: one sentence for the sender, and the request id if readable. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ REQUEST_ID_CHARS_MAX: Final = 200
 NAME_CHARS_MAX: Final = 200
 ATTEMPTS_MAX: Final = 100
 
-# A damaged record is read for its id this far and no further: parsed JSON takes up to thirty times its own size.
+# A damaged record is searched for its id up to this size: parsed JSON takes up to thirty times its own size.
 _SEARCHED_BYTES_MAX: Final = 64 * 1024
 
-# Written out, a longer text is up to ten times as long.
+# Escaped, a longer text is up to ten times as long.
 _WRITTEN_OUT_MAX: Final = 10_000
 
 _ENVELOPE_FIX: Final = (
@@ -38,7 +38,7 @@ _FIXES: Final = {
     "reply": "put JSON there, or leave it out",
 }
 
-# msgspec's words for what it found, in ours.
+# msgspec's type names, in ours.
 _KINDS: Final = {
     "array": "a list",
     "bool": "a boolean",
@@ -68,12 +68,12 @@ def _no_number(_digits: str) -> None:
     return None
 
 
-# Lenient in what does not matter for finding the id: control characters in strings, NaN, numbers of any size.
+# Lenient where it does not matter for finding the id: control characters in strings, NaN, numbers of any size.
 _scanner = json.JSONDecoder(strict=False, parse_int=_no_number, parse_float=_no_number, parse_constant=_no_number)
 
 
 def is_request_id(text: str) -> bool:
-    """Whether the text can be a request's id: 1 to 200 printable characters.
+    """Whether the text is a valid request id: 1 to 200 printable characters.
 
     Printable: letters, marks, digits, punctuation, symbols (emoji too) and the plain space; no other space, no control
     or format character (zero-width joiner, direction mark).
@@ -82,7 +82,7 @@ def is_request_id(text: str) -> bool:
 
 
 def request_id_in_key(key: bytes | None) -> str | None:
-    """The id under which a record is answered whose own id cannot be used: its key, where that can be an id."""
+    """The id for the outcome of a record without a usable id: its key, if that is a valid id."""
     if key is None or len(key) > _KEY_BYTES_MAX:
         return None
     try:
@@ -93,7 +93,7 @@ def request_id_in_key(key: bytes | None) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A wrong value, short enough for a message."""
+    """An invalid value, short enough for a message."""
     if isinstance(value, str | bytes) and len(value) > _WRITTEN_OUT_MAX:
         return f"{repr(value[:60])[:60]}... ({len(value)} characters)"
     text = repr(value)
@@ -106,7 +106,7 @@ def explain_null() -> EnvelopeError:
 
 
 def explain(error: Exception, value: bytes) -> EnvelopeError:
-    """The error for a value that msgspec or the UTF-8 check refused with ``error``, with its id if that can be read."""
+    """The error for a value that msgspec or the UTF-8 check refused with ``error``, with its id if readable."""
     request_id = recover_request_id(value)
     problem = str(error)
     if isinstance(error, msgspec.ValidationError):
@@ -121,7 +121,7 @@ def explain(error: Exception, value: bytes) -> EnvelopeError:
 
 
 def explain_rule(problem: str, *, request_id: str | None) -> EnvelopeError:
-    """The error for a field that breaks a rule of its own; ``problem`` is what `Request` says: "ttl_ms is 0"."""
+    """The error for a field that breaks a rule; ``problem`` is the text from `Request`: "ttl_ms is 0"."""
     rule = _RULE.fullmatch(problem)
     assert rule is not None
     return EnvelopeError(rule[1], rule[2], fix=_FIXES[rule[1]], request_id=request_id)
@@ -144,7 +144,7 @@ def _why_unreadable(error: Exception, value: bytes) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"is not UTF-8 (byte {error.start})"
     problem = str(error).removeprefix("JSON is malformed: ")
-    # msgspec calls an escaped surrogate without its other half truncated input; nothing else has JSON that is whole.
+    # msgspec reports an escaped half of a surrogate pair as truncated input; no other whole JSON causes that.
     if "surrogate" in problem or ("truncated" in problem and value.rstrip().endswith(b"}")):
         return "breaks off, or holds half of a surrogate pair (\\ud800 to \\udfff)"
     if "truncated" in problem:
@@ -153,9 +153,9 @@ def _why_unreadable(error: Exception, value: bytes) -> str:
 
 
 def recover_request_id(value: bytes) -> str | None:
-    """The request id in a value that is no envelope, when it can be read for certain.
+    """The request id in a value that is not an envelope, if certain.
 
-    An id inside the payload or any other field is never taken for it: an outcome under it would end another request.
+    An id inside the payload or any other field is never used: its outcome would end another request.
     """
     try:
         found: object = _id_decoder.decode(value).request_id
@@ -165,8 +165,8 @@ def recover_request_id(value: bytes) -> str | None:
 
 
 def _scan_for_request_id(value: bytes) -> object:
-    """Reads member after member until the damage."""
-    # What is not UTF-8 becomes lone surrogates, which are not printable and so never part of an id.
+    """Reads member after member up to the damage."""
+    # Bytes that are not UTF-8 become lone surrogates, which are not printable and so never part of an id.
     text = value[:_SEARCHED_BYTES_MAX].decode("utf-8-sig", "surrogateescape")
     found: object = None
     at = _after_space(text, 0)

@@ -1,6 +1,6 @@
-"""Record headers: names, and how the worker's own are read and written. Pure, but for one warning in the log.
+"""Record headers: names, and how the worker's own are read and written. Pure, except for one log warning.
 
-A record without any header is as good as one with all of them. Foreign headers are kept as they are.
+All headers are optional. Foreign headers are kept unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TENANT: Final = "forebay-tenant"
 REASON: Final = "forebay-reason"
 REPLAY_COUNT: Final = "forebay-replay-count"
 REPLAY_OF: Final = "forebay-replay-of"
-"""Which dead letter a record is the replay of, as ``topic id/partition/offset``. There is one such replay of each."""
+"""Identifies the replayed dead letter, as ``topic id/partition/offset``. There is one such replay of each."""
 
 WORKER: Final = "forebay-worker"
 EXPEDITED_FROM: Final = "forebay-expedited-from"
@@ -30,11 +30,11 @@ EXPEDITED_TIER: Final = "forebay-expedited-tier"
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 PREVIOUS_SPAN: Final = "forebay-previous-span"
-"""The last attempt's span, in the form of a traceparent: the next attempt links to it."""
+"""The span of the last attempt, as a traceparent: the next attempt links to it."""
 
 CONTENT_TYPE: Final = "content-type"
 
-# Names that spring-kafka's DeadLetterPublishingRecoverer writes, so that existing tools read our dead letters.
+# Names written by spring-kafka's DeadLetterPublishingRecoverer, so that existing tools read our dead letters.
 DLT_ORIGINAL_TOPIC: Final = "kafka_dlt-original-topic"
 DLT_ORIGINAL_PARTITION: Final = "kafka_dlt-original-partition"
 DLT_ORIGINAL_OFFSET: Final = "kafka_dlt-original-offset"
@@ -46,32 +46,32 @@ DLT_EXCEPTION_MESSAGE: Final = "kafka_dlt-exception-message"
 _WRITTEN_BY_HOPS: Final = frozenset((ATTEMPT, FIRST_ENQUEUED_AT, NOT_BEFORE, REASON, WORKER))
 
 HEADERS_BYTES_MAX: Final = 32 * 1024
-"""All headers of a record together, names and values."""
+"""Limit for all headers of a record together, names and values."""
 
 Header = tuple[str, bytes | None]
 
 HEADERS_MAX: Final = 1_000
-"""A record with more counts as one without headers: a producer of ours writes five, a hop a dozen."""
+"""A record with more counts as one without headers: our producer writes five, a hop a dozen."""
 
-# More than any name, content type or trace context that is read here may have.
+# More than any name, content type or trace context that is read here can have.
 _TEXT_BYTES_MAX: Final = 1_000
 
 _log = structlog.get_logger("forebay.headers")
 
 
 def is_of_hops(name: str) -> bool:
-    """Whether a retry or a dead letter has added the header; a replay leaves it out."""
+    """Whether a retry or a dead letter added the header; a replay leaves it out."""
     return name in _WRITTEN_BY_HOPS or name.startswith("kafka_dlt-")
 
 
 class HasHeaders(Protocol):
-    """A record as confluent-kafka's Message gives it."""
+    """A record, as confluent-kafka's Message."""
 
     def headers(self) -> Any: ...
     def set_headers(self, value: Any, /) -> Any: ...
 
 
-# By way of C: there CPython (3.11, measured) checks a C method's result, but not in bytecode that has become hot.
+# Called through C: there CPython (3.11, measured) checks a C method's result, but not in hot bytecode.
 _headers_of = methodcaller("headers")
 
 
@@ -85,7 +85,7 @@ def record_headers(record: HasHeaders) -> list[Header]:
     try:
         headers: list[Header] = _headers_of(record) or []
         if len(headers) > HEADERS_MAX:
-            # 8 MiB can be four million of them, which are 260 MB as Python objects.
+            # 8 MiB can hold four million headers, which are 260 MB as Python objects.
             record.set_headers([])
             _log.warning("a record's headers are left out: there are too many", headers=len(headers), most=HEADERS_MAX)
             return []
@@ -123,9 +123,9 @@ NO_HISTORY = History()
 
 
 def read_history(headers: Iterable[Header] | None) -> History:
-    """Reads our headers; of equal names the last one counts.
+    """Reads our headers; the last of equal names counts.
 
-    Never raises: a value that cannot be one is taken as not there, since it must not stop a record.
+    Never raises: an invalid value counts as missing, as it must not block a record.
     """
     if not headers:
         return NO_HISTORY
@@ -143,9 +143,9 @@ def read_history(headers: Iterable[Header] | None) -> History:
 
 
 def replace_headers(headers: Iterable[Header] | None, ours: Mapping[str, str]) -> list[Header]:
-    """The headers with ``ours`` set, once each, and every other one as it was: a hop does not make them grow.
+    """The headers with ``ours`` set, once each; all others are kept. Hops do not add up.
 
-    Text that UTF-8 cannot say (half a surrogate pair in a backend's error, say) is written with question marks.
+    Text that UTF-8 cannot encode (half a surrogate pair in a backend's error) gets question marks.
     """
     kept = [(name, value) for name, value in headers or () if name not in ours]
     return kept + [(name, value.encode(errors="replace")) for name, value in ours.items()]
@@ -172,7 +172,7 @@ def _tier(value: bytes | None) -> Tier | None:
 
 
 def _integer(value: bytes | None) -> int | None:
-    # int() also takes b" 1_0 "; a header is written by programs, so only digits count. 18 of them fit 64 bits.
+    # int() also accepts b" 1_0 "; headers are written by programs, so only digits count. 18 of them fit 64 bits.
     if value is None or not value.isdigit() or len(value) > 18:
         return None
     return int(value)

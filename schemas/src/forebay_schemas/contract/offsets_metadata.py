@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 METADATA_BYTES_MAX: Final = 4095
-"""What a broker takes with its default settings (measured)."""
+"""The limit of brokers with default settings (measured)."""
 
 _PREFIX: Final = "f1"
 _PLAIN, _DEFLATE = b"\x00", b"\x01"
@@ -39,15 +39,16 @@ _TOPIC_TAG: Final = 1
 _OWNER_TAG: Final = 2
 
 LONG_AGO_MS: Final = 10**12
-"""September 2001: the least time that can be said, for one that is not known."""
+"""September 2001: the earliest time that can be encoded; stands for unknown."""
 
 _TIME_MARK_MIN: Final = 2 * LONG_AGO_MS
 
 FINISHED_MAX: Final = 1 << 20
-"""How many finished offsets a commit may name: whoever reads it holds each of them in memory."""
+"""The most finished offsets in a commit: its reader holds each in memory."""
 
 _ENTRIES_MAX: Final = 25_000
-"""Runs, and offsets with a history. Each takes two varints of ten bytes at most: more might not fit when unpacked."""
+"""The most runs, and offsets with a history. Each takes two varints of up to ten bytes; more might not fit when
+unpacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ NOTHING: Final = CommitMetadata()
 
 
 def topic_mark(most_significant_bits: int, least_significant_bits: int) -> int | None:
-    """A topic's id, 128 bits, as a number below 2**63; None for no id, which old brokers say of every topic."""
+    """A topic's 128-bit id as a number below 2**63; None for no id, which old brokers report for every topic."""
     return (most_significant_bits ^ least_significant_bits) & (_OFFSET_MAX - 1) or None
 
 
@@ -110,10 +111,10 @@ def runs_of(offsets: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int = METADATA_BYTES_MAX) -> str:
-    """The text to commit with offset ``committed``, at most ``bytes_max`` long.
+    """The metadata for a commit of offset ``committed``, at most ``bytes_max`` long.
 
-    What does not fit is cut: first the highest finished runs, then the highest of the others. Cutting costs repeated
-    executions after a crash, never a loss. Nothing to say is the empty string.
+    What does not fit is cut: first the highest finished runs, then the highest other offsets. A cut can repeat
+    executions after a crash, but never loses a request. The result may be empty.
     """
     runs = _bounded(metadata.finished)
     others = sorted(
@@ -142,7 +143,7 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
         keep = bytes_max / len(text) * 0.95
         if runs:
             runs = runs[: int(len(runs) * keep)]
-            since_ms = LONG_AGO_MS  # of what is cut there are outcomes from before
+            since_ms = LONG_AGO_MS  # the cut offsets have earlier outcomes
         elif others:
             others = others[: int(len(others) * keep)]
         else:
@@ -150,7 +151,7 @@ def encode_metadata(committed: int, metadata: CommitMetadata, *, bytes_max: int 
 
 
 def decode_metadata(committed: int, text: str | None) -> CommitMetadata | None:
-    """Reads a commit's metadata. None when it is not ours or is damaged: the caller then goes by the offset alone."""
+    """Decodes a commit's metadata. None if foreign or damaged: the caller then relies on the offset alone."""
     if not text:
         return NOTHING
     if not text.startswith(_PREFIX):
@@ -224,7 +225,7 @@ def _appendix(committed: int, metadata: CommitMetadata) -> bytes:
 
 
 def _read_appendix(committed: int, appendix: bytes) -> dict[int, int]:
-    """Its values by their tags. Raises ``ValueError`` for a damaged one."""
+    """The values by their tags. Raises ``ValueError`` for a damaged appendix."""
     if not appendix:
         return {}
     pairs = appendix[_CHECKSUM_BYTES:]
@@ -265,7 +266,7 @@ def _encode(
 
 
 def _bounded(runs: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    """The lowest runs, as many as can be read again."""
+    """The lowest runs, as many as a reader accepts."""
     kept, room = [], FINISHED_MAX
     for first, length in runs[:_ENTRIES_MAX]:
         kept.append((first, min(length, room)))

@@ -1,4 +1,4 @@
-"""Outcomes and their reasons: stable codes that people script against. Pure."""
+"""Statuses and reason codes of outcomes: stable codes for scripts. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum, StrEnum
 
 
 class Status(StrEnum):
-    """How a request ended. Every accepted request ends in exactly one of these."""
+    """The status of an outcome. Every accepted request ends in exactly one."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -17,10 +17,10 @@ class Status(StrEnum):
 
 
 class Reason(Enum):
-    """Why a request ended as it did: code, status, retryable, meaning, action.
+    """The reason of an outcome: code, status, retryable, meaning, action.
 
-    ``code`` is what results and headers carry. ``retryable``: trying the same request again can help. ``meaning`` and
-    ``action`` are for people.
+    ``code``: as in results and headers. ``retryable``: a retry of the same request can help. ``meaning`` and
+    ``action``: for people.
     """
 
     COMPLETED = ("completed", Status.COMPLETED, False, "The backend answered.", "Nothing.")
@@ -160,7 +160,7 @@ class Reason(Enum):
         self.meaning = meaning
         self.action = action
 
-    # Enum's own hash is written in Python, and each request asks for it several times.
+    # Enum's own hash is written in Python, and each request uses it several times.
     __hash__ = object.__hash__
 
 

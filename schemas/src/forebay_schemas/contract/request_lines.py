@@ -1,4 +1,4 @@
-"""What an object on a line of a file of requests is: an envelope, a body, or a line of OpenAI's batches. Pure."""
+"""Recognises an object on a line of a request file: an envelope, a body, or a line of an OpenAI batch. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, is_
 from forebay_schemas.errors import UsageError
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-"""What some editors begin a file with; it is no part of its first line. Files that were put together have several."""
+"""Some editors begin a file with it; it is not part of the first line. Concatenated files have several."""
 
 _ENVELOPE_FIELDS: Final = frozenset(Request.__struct_fields__) - {"payload"}
 _BATCH_FIELDS: Final = frozenset({"custom_id", "method", "url", "body"})
@@ -20,7 +20,7 @@ _RESPONSE_FIELDS: Final = frozenset(
     {"conversation", "include", "instructions", "max_output_tokens", "previous_response_id", "reasoning", "stream"}
     | {"temperature", "text", "tool_choice", "tools", "top_p"}
 )
-"""Of a body with ``input``: an embedding has none of these."""
+"""Missing from a body with ``input`` that is an embedding."""
 
 
 def as_envelope(fields: Mapping[str, Any], *, biz_type: str | None) -> dict[str, Any]:
@@ -41,10 +41,10 @@ def as_envelope(fields: Mapping[str, Any], *, biz_type: str | None) -> dict[str,
 
 
 def _of_body(fields: Mapping[str, Any], *, biz_type: str | None) -> dict[str, Any]:
-    """What the envelope knows is the envelope's, all else is the body."""
+    """Known envelope fields belong to the envelope, all others to the body."""
     priority = fields.get("priority")
     if priority is not None and not isinstance(priority, str):
-        # vLLM has a number of that name, of which the lowest comes first.
+        # vLLM has a numeric field of that name, where the lowest comes first.
         problem = f"is {shown(priority)} in a bare body, where it may be the engine's or Forebay's"
         raise UsageError("priority", problem, fix="put the body into payload, and what is Forebay's beside it")
     envelope = {name: value for name, value in fields.items() if name in _ENVELOPE_FIELDS}
@@ -63,7 +63,7 @@ def _kind_of(body: Mapping[str, Any]) -> str:
 
 
 def _of_batch(fields: Mapping[str, Any], *, biz_type: str | None) -> dict[str, Any]:
-    """A line of a file for OpenAI's Batch API. Fields of the envelope may stand beside its own."""
+    """A line of a file for OpenAI's Batch API, with optional fields of the envelope."""
     body, method = fields.get("body"), fields.get("method", "POST")
     if not isinstance(body, dict):
         problem = "is missing" if body is None else f"is {shown(body)}"
@@ -87,7 +87,7 @@ def _of_batch(fields: Mapping[str, Any], *, biz_type: str | None) -> dict[str, A
 
 
 def _kind_at(url: object) -> str | None:
-    """By the end of the path. The chat's is looked for first, since it also ends as the completions' does."""
+    """By the end of the path. The chat path comes first, as it also ends like the completions path."""
     path = url.partition("?")[0].rstrip("/") if isinstance(url, str) else ""
     known = (kind for kind, default in DEFAULT_PATHS.items() if path.endswith(default.removeprefix("/v1")))
     return next(known, None)

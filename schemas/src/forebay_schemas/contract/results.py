@@ -1,4 +1,4 @@
-"""The result record: what the results topic carries for every request that ended. Pure."""
+"""The result record on the results topic: one for every request that ended. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERROR_CHARS_MAX = 2_000
 """A result's error text is cut to this length."""
 
 
-# Python's own bound for int() is 4,300, and int() of many takes long.
+# Python's own bound for int() is 4,300 digits, and int() of many is slow.
 _DIGITS_MAX = 300
 
 
@@ -51,7 +51,7 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ResultError(ForebayError, ValueError):
-    """Bytes that are no result, or a result that cannot be written as JSON."""
+    """Bytes that are not a result, or a result that cannot be encoded as JSON."""
 
     reason = "undecodable"
 
@@ -61,7 +61,7 @@ class _Unread(Result, frozen=True, gc=False, kw_only=True):
 
 
 class ResultOf(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Which request a result is of: as it was submitted (0), or as it was replayed for the n-th time."""
+    """The request that a result belongs to: the submitted one (0), or its n-th replay."""
 
     request_id: str
     replay_count: int = 0
@@ -81,7 +81,7 @@ def encode_result(result: Result) -> bytes:
     """
     error = result.error
     if error is not None and (len(error) > ERROR_CHARS_MAX or not error.isascii()):
-        # Half a surrogate pair in a backend's words must not keep an outcome from being reported.
+        # Half a surrogate pair in a backend's text must not prevent an outcome.
         clean = error[:ERROR_CHARS_MAX].encode(errors="replace").decode()
         result = msgspec.structs.replace(result, error=clean)
     try:
@@ -124,7 +124,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def decode_result_of(value: bytes | None) -> ResultOf | None:
-    """Which request the result in a record value is of, without reading the rest of it; None for what is no result."""
+    """The request that a result belongs to, without decoding the rest; None for anything but a result."""
     if value is None:
         return None
     try:

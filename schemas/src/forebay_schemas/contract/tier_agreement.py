@@ -1,7 +1,7 @@
-"""Whose tier deadlines and waits count in a pool, and who has others. Pure.
+"""The tier deadlines and waits that apply in a pool, and the workers that differ. Pure.
 
-A worker's values decide, and each says its own in its `Capacity`. Where workers differ, those of the one that started
-last count: after a change of the settings it is the one that has the new ones.
+Workers announce their values in a `Capacity`. Where they differ, those of the worker that started last apply: after a
+change of settings it has the new ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from forebay_schemas.contract.tiers import TIERS, TierTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """``times``: the pool's, by ``worker``. ``differing``: those of the workers that have others, by their ids."""
+    """``times``: those of the pool, from ``worker``. ``differing``: the workers with others, by id."""
 
     worker: str
     times: TierTimes
@@ -23,7 +23,8 @@ class Agreement:
 
 
 def agreement_of(workers: Iterable[Capacity]) -> Agreement | None:
-    """What the workers say, by the last record of each; None without any. One that drains counts only among such."""
+    """The agreement of the workers, by the last record of each; None without any. Draining workers count only if all
+    drain."""
     heard = list(workers)
     if not heard:
         return None
@@ -37,8 +38,7 @@ def agreement_of(workers: Iterable[Capacity]) -> Agreement | None:
 
 
 def difference(ours: TierTimes, theirs: TierTimes) -> str:
-    """In which settings two sides differ, ours first, for a person: ``FOREBAY_TIER_TTL_MS high 5000 against 60000``;
-    empty when they do not."""
+    """The settings that differ, ours first, as text: ``FOREBAY_TIER_TTL_MS high 5000 against 60000``; empty if none."""
     return ", ".join(
         f"{name} {tier} {one[tier]} against {other[tier]}"
         for name, one, other in (

@@ -1,4 +1,4 @@
-"""The three priority tiers and the rules that tie the envelope's priority to them. Pure."""
+"""The three priority tiers, and how the envelope's priority maps to them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Tier(StrEnum):
     MID = "mid"
     LOW = "low"
 
-    # Enum's own hash is written in Python, and each request asks for it several times.
+    # Enum's own hash is written in Python, and each request uses it several times.
     __hash__ = str.__hash__
 
 
@@ -25,35 +25,34 @@ TIERS: tuple[Tier, ...] = (Tier.HIGH, Tier.MID, Tier.LOW)
 PRIORITY_MIN, PRIORITY_MAX = 0, 10
 
 DEFAULT_PRIORITY: dict[Tier, int] = {Tier.HIGH: 8, Tier.MID: 5, Tier.LOW: 1}
-"""What a tier's name, or no priority at all, means as an integer: about the middle of the tier's range."""
+"""The integer priority of a tier's name, or of no priority: about the middle of the tier's range."""
 
 DEFAULT_TTL_MS: dict[Tier, int] = {Tier.HIGH: 5_000, Tier.MID: 30_000, Tier.LOW: 86_400_000}
-"""How long a request that names no deadline may take, in milliseconds from its first enqueue, where a pool's settings
-say nothing else."""
+"""Default deadlines in milliseconds from the first enqueue, for requests that name none."""
 
 TTL_MS_MAX: Final = 7 * 86_400_000
-"""The latest a deadline may lie after the first enqueue, in milliseconds. The topics keep a request a day longer, so
-that it is still there to be reported when it expires."""
+"""The latest deadline after the first enqueue, in milliseconds. Topics keep requests a day longer, so that an expired
+request can still be reported."""
 
 
 HIGH_WAIT_MS: Final = 3_000
 WAIT_SHARE: Final = 0.6
-"""The share of its deadline that a request may wait before it starts; the rest is for its execution."""
+"""The share of its deadline that a request may wait; the rest is for its execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierTimes:
-    """What a pool grants each tier, in milliseconds.
+    """Deadlines and waits of a pool's tiers, in milliseconds. Made by `tier_times`.
 
-    ``ttl_ms``: how long a request that names no deadline may take, from its first enqueue. ``wait_ms``: how long one
-    may wait before it starts; shorter than ``ttl_ms``. Both name every tier. Made by `tier_times`.
+    ``ttl_ms``: deadline of requests that name none, from the first enqueue. ``wait_ms``: tolerated wait before the
+    start, shorter than ``ttl_ms``. Both have every tier.
     """
 
     ttl_ms: Mapping[Tier, int]
     wait_ms: Mapping[Tier, int]
 
     def ttl_seconds(self, tier: Tier) -> float:
-        """The tier's deadline, for a request that names none."""
+        """The tier's default deadline."""
         return self.ttl_ms[tier] / 1000
 
     def wait_seconds(self, tier: Tier) -> float:
@@ -62,8 +61,8 @@ class TierTimes:
 
 
 def tier_times(ttl_ms: Mapping[Tier, int], wait_ms: Mapping[Tier, int]) -> TierTimes:
-    """Fills in the defaults of tiers that are left out: of ``ttl_ms`` `DEFAULT_TTL_MS`; of ``wait_ms`` 60 % of the
-    tier's ``ttl_ms``, for high 3 s at most."""
+    """Fills in the defaults of missing tiers: for ``ttl_ms`` `DEFAULT_TTL_MS`; for ``wait_ms`` 60 % of the tier's
+    ``ttl_ms``, at most 3 s for high."""
     ttls = {tier: ttl_ms.get(tier, DEFAULT_TTL_MS[tier]) for tier in TIERS}
     waits = {tier: max(1, int(WAIT_SHARE * ttls[tier])) for tier in TIERS}
     waits[Tier.HIGH] = min(HIGH_WAIT_MS, waits[Tier.HIGH])
@@ -71,11 +70,11 @@ def tier_times(ttl_ms: Mapping[Tier, int], wait_ms: Mapping[Tier, int]) -> TierT
 
 
 DEFAULT_TIER_TIMES: Final = tier_times({}, {})
-"""Of a pool whose settings say nothing else: high 5 s and 3 s, mid 30 s and 18 s, low 24 h and 14.4 h."""
+"""The defaults: high 5 s and 3 s, mid 30 s and 18 s, low 24 h and 14.4 h."""
 
 
 def tier_of(priority: int) -> Tier:
-    """The tier an integer priority (0 to 10, more is more urgent) belongs to: 7-10 high, 4-6 mid, 0-3 low."""
+    """The tier of an integer priority (0 to 10, more is more urgent): 7-10 high, 4-6 mid, 0-3 low."""
     if priority >= 7:
         return Tier.HIGH
     return Tier.MID if priority >= 4 else Tier.LOW

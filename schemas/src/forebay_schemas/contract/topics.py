@@ -1,4 +1,4 @@
-"""A pool's topics, their settings and size layers, and the names of its consumer groups. Pure."""
+"""A pool's topics, their settings and size limits, and the names of its consumer groups. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from forebay_schemas.errors import UsageError
 RETRY_DELAYS_SECONDS: Final = (1, 5, 30)
 
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest batch the request topics take, uncompressed. A producer's single record must fit with its key and
-headers."""
+"""The largest batch of the request topics, uncompressed. A single record must fit with its key and headers."""
 
 LATER_BYTES_MAX: Final = REQUEST_BYTES_MAX + 64 * 1024
-"""Every other topic's limit: what was accepted always fits further on, headers that hops add included."""
+"""The limit of all other topics: an accepted record fits there with the headers that hops add."""
 
 UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """The largest record, uncompressed, that a worker tries to keep as a dead letter: it may be small enough where it is
@@ -36,7 +35,7 @@ PartitionKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """What a topic should be: ``config`` holds Kafka's own names and values."""
+    """The specification of a topic: ``config`` has Kafka's own names and values."""
 
     name: str
     partitions: int
@@ -46,7 +45,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool: a model or a family of models and the workers that serve it. Knows the names of its topics.
+    """One pool: the workers that serve a model or a family of models, and the names of its topics.
 
     Raises ``UsageError`` for a name that is not 1 to 100 letters, digits, hyphens and underscores.
     """
@@ -62,11 +61,11 @@ class Pool:
             )
 
     def requests(self, tier: Tier) -> str:
-        """Where a tier's requests are submitted to."""
+        """The topic of a tier's requests."""
         return f"forebay.{self.name}.requests.{tier}"
 
     def retry(self, tier: Tier, delay_seconds: int) -> str:
-        """Where a tier's failed requests wait; ``delay_seconds`` is one of ``RETRY_DELAYS_SECONDS``."""
+        """A topic of a tier's failed requests; ``delay_seconds`` is one of ``RETRY_DELAYS_SECONDS``."""
         return f"forebay.{self.name}.retry.{tier}.{delay_seconds}s"
 
     @property
@@ -76,12 +75,12 @@ class Pool:
 
     @property
     def dead_letter(self) -> str:
-        """What failed for good or could not be decoded, as it came."""
+        """Dead letters: requests that failed for good or could not be decoded, unchanged."""
         return f"forebay.{self.name}.dead-letter"
 
     @property
     def results(self) -> str:
-        """How each request ended, keyed by its id."""
+        """Results, keyed by request id."""
         return f"forebay.{self.name}.results"
 
     @property
@@ -91,21 +90,21 @@ class Pool:
 
     @property
     def coordination(self) -> str:
-        """What workers tell each other; kept for minutes."""
+        """Records among workers; kept for minutes."""
         return f"forebay.{self.name}.coordination"
 
     @property
     def audit(self) -> str:
-        """Who replayed or changed what."""
+        """The audit of replays and other changes."""
         return f"forebay.{self.name}.audit"
 
     def group(self, tier: Tier) -> str:
-        """The consumer group that takes a tier's requests."""
+        """The consumer group for a tier's requests."""
         return f"forebay.{self.name}.{tier}"
 
     @property
     def retry_group(self) -> str:
-        """The consumer group that takes the retries of every tier."""
+        """The consumer group for the retries of all tiers."""
         return f"forebay.{self.name}.retry"
 
     def specs(self, *, partitions: int, replication: int) -> list[TopicSpec]:
@@ -120,16 +119,16 @@ class Pool:
         few = -(-partitions // 4)
 
         def spec(name: str, partitions: int, size: int, **config: str | int) -> TopicSpec:
-            # A record counts as accepted once two replicas have it, so one may die; a lone broker has no second.
+            # Records are acknowledged by two replicas, so that one may die; a single broker has no second replica.
             common = {"max.message.bytes": size, "min.insync.replicas": 2 if replication >= 3 else 1}
             named = {key.replace("_", "."): str(value) for key, value in {**common, **config}.items()}
             return TopicSpec(name=name, partitions=partitions, replication=replication, config=named)
 
         on_append = "LogAppendTime"
-        # Of what clients write the brokers unpack each batch and hold its real size against the limit. As "producer",
-        # the default, 300 MiB of gzip went through a topic of 8 MiB (measured), and 8 MiB can be gigabytes.
+        # Brokers unpack what clients write and check the real size against the limit. With "producer", the default, 300
+        # MiB of gzip passed through a topic of 8 MiB (measured), and 8 MiB can be gigabytes.
         unpacked = "uncompressed"
-        # A request that expires at the last moment must still be there to be reported.
+        # A request that expires at the last moment must still be readable to be reported.
         waiting = TTL_MS_MAX + _DAY_MS
         week, month = 7 * _DAY_MS, 30 * _DAY_MS
         return [
@@ -150,8 +149,7 @@ class Pool:
             ),
             spec(self.results, partitions, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week),
             spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
-            # Outlives the longest deadline: a cancel must still be there when its request is read at last.
-            # The brokers' time tells which requests were there when it was written.
+            # Longer than the longest deadline: a cancel must still exist when its request is read.
             spec(
                 self.control,
                 1,
@@ -161,7 +159,7 @@ class Pool:
                 retention_ms=waiting,
                 compression_type=unpacked,
             ),
-            # The brokers' time here is what a worker tells its own clock's error by, before it has any result to show.
+            # A worker learns its own clock's error from the brokers' time here, before it has any result.
             spec(
                 self.coordination,
                 1,

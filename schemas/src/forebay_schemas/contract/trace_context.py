@@ -1,4 +1,4 @@
-"""The header `traceparent` (W3C Trace Context): read, and written. Pure, and without OpenTelemetry."""
+"""Reads and writes the header `traceparent` (W3C Trace Context). Pure, and without OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from typing import Final, NamedTuple
 
 TRACEPARENT_CHARS_MAX: Final = 512
-"""A later version may be longer than the 55 characters of this one; nobody needs more than that."""
+"""Later versions may be longer than the 55 characters of this one; more is never needed."""
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.ASCII)
 _SAMPLED: Final = 0x01
 
 
 class TraceContext(NamedTuple):
-    """Which span something is done for: ``trace_id`` has 32 hexadecimal digits, ``span_id`` 16, neither all zeros."""
+    """A reference to a span: ``trace_id`` has 32 hexadecimal digits, ``span_id`` 16, neither all zeros."""
 
     trace_id: str
     span_id: str
@@ -21,7 +21,7 @@ class TraceContext(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Whether the caller keeps what it records of this trace."""
+        """Whether the caller records this trace."""
         return bool(self.flags & _SAMPLED)
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(text: str | None) -> TraceContext | None:
-    """What the header says; None when it is not there or breaks the format, as the standard asks. Never raises."""
+    """Parses the header; None if missing or malformed, as the standard asks. Never raises."""
     if text is None or len(text) > TRACEPARENT_CHARS_MAX:
         return None
     match = _FORM.fullmatch(text)

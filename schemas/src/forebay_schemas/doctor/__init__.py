@@ -1,5 +1,3 @@
-"""Checks that both doctors share: brokers, topics, permissions, clock, network, Schema Registry; and their findings.
-
-kafka and registry ask, within a time limit; the other modules judge what was seen, purely. May import every other room.
-The main thread.
-"""
+"""Checks shared by both doctors: brokers, topics, permissions, clock, network, Schema Registry; and their findings.
+kafka and registry ask, with a time limit; the other modules judge, purely. May import every other room. The main
+thread."""

@@ -1,5 +1,5 @@
-"""How far this machine's clock is from the brokers': records that a broker stamps on their arrival. Produces records
-that nobody heeds to the coordination topic."""
+"""The difference of this machine's clock from the brokers', by records that a broker stamps. Writes probe records,
+which readers ignore, to the coordination topic."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from forebay_schemas.kafka.connection import KafkaConnection
 
 CHECK: Final = "clock"
 PROBES: Final = 3
-"""The first one also waits for the connection."""
+"""The first probe also waits for the connection."""
 
 WRONG_MS: Final = 1_000.0
-"""From here on the difference is worth a line: it is also when a worker's log speaks of it."""
+"""From here on the difference is reported, here and in a worker's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTimes:
-    """One record: when it was sent and acknowledged by the local clock, and its broker's stamp; epoch milliseconds."""
+    """One probe: local times of send and acknowledgement, and the broker's timestamp; epoch milliseconds."""
 
     sent_ms: int
     acked_ms: int
@@ -36,18 +36,18 @@ class ProbeTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """How far the local clock is ahead of the brokers', right to ``margin_ms``."""
+    """How far the local clock is ahead of the brokers', to within ``margin_ms``."""
 
     ahead_ms: float
     margin_ms: float
 
 
 def skew_of(probes: Sequence[ProbeTimes]) -> Skew:
-    """What all probes say together: each was stamped between its sending and its acknowledgement. Pure.
+    """The result of all probes: each was stamped between its send and its acknowledgement. Pure.
 
     Where they contradict each other, because a clock was set meanwhile, the last one counts.
     """
-    # Every time is cut to the millisecond.
+    # All times are cut to the millisecond.
     bounds = [(one.sent_ms - one.broker_ms - 1, one.acked_ms + 1 - one.broker_ms) for one in probes]
     low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
     if low > high:
@@ -56,7 +56,7 @@ def skew_of(probes: Sequence[ProbeTimes]) -> Skew:
 
 
 def skew_finding(skew: Skew) -> Finding:
-    """What is to be said of it. Pure."""
+    """The finding. Pure."""
     way = "ahead of" if skew.ahead_ms >= 0 else "behind"
     said = (
         f"this machine's clock is {abs(skew.ahead_ms) / 1000:.3f} s {way} the brokers' "
@@ -72,7 +72,7 @@ def skew_finding(skew: Skew) -> Finding:
 
 
 def check_clock(connection: KafkaConnection, *, topic: str, clock: Clock, seconds: float) -> Finding:
-    """Asks the broker for its time by records on ``topic``; takes ``seconds`` at most."""
+    """Probes the broker's clock with records on ``topic``; takes at most ``seconds``."""
     end = clock.monotonic() + seconds
     config = producer_config(connection, client_id="forebay-doctor", record_bytes_max=LATER_BYTES_MAX)
     producer = create_client(Producer, config | {"message.timeout.ms": max(1, int(seconds * 1000))})
@@ -88,7 +88,7 @@ def check_clock(connection: KafkaConnection, *, topic: str, clock: Clock, second
 
 
 def _probe(producer: Producer, topic: str, clock: Clock, *, end: float) -> ProbeTimes | str:
-    """The times of one record, or why there are none."""
+    """The times of one probe, or why there are none."""
     answers: list[ProbeTimes | str] = []
     sent_ms = clock.wall_ms()
 

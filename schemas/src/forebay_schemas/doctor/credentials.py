@@ -1,4 +1,4 @@
-"""How this client presents itself to the brokers, and what in that contradicts itself. Pure."""
+"""A client's credentials, and contradictions in its properties. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CREDENTIALS: Final = "kafka.credentials"
 
 _FILE: Final = "the file that FOREBAY_KAFKA_PROPERTIES names"
 _CLEAR: Final = ("PLAIN", "OAUTHBEARER")
-"""Mechanisms that send what whoever hears it can use."""
+"""Mechanisms whose secret an eavesdropper can use."""
 
 
 def credentials_findings(properties: Mapping[str, str]) -> list[Finding]:
-    """What the brokers have accepted, and properties that have no effect. No value of a secret is shown."""
+    """The accepted credentials, and properties without effect. Secrets are not shown."""
     protocol = _protocol(properties)
     encrypted, authenticates = protocol.endswith("SSL"), protocol.startswith("SASL")
     who = principal_of(properties)
@@ -44,7 +44,7 @@ def credentials_findings(properties: Mapping[str, str]) -> list[Finding]:
 
 
 def refusal_findings(error: KafkaFailedError, properties: Mapping[str, str]) -> list[Finding]:
-    """Why a broker that is there does not talk to this client."""
+    """Why a reachable broker refuses this client."""
     problem, _, fix = str(error).rpartition("; ")
     if not isinstance(error, AuthenticationFailedError):
         return [failed(TLS, problem, fix=fix), skipped(CREDENTIALS, f"needs {TLS}")]

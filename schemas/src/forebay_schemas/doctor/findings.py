@@ -1,4 +1,4 @@
-"""What a doctor command found: findings with their status, how they are printed, and the exit code they mean. Pure."""
+"""The findings of a doctor: their status, how they are printed, and the exit code. Pure."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from forebay_schemas.errors import ExitCode
 from forebay_schemas.runtime.terminal import printable, printable_json
 
 CONNECTION_CHECK: Final = "kafka.connection"
-"""The check whose failure means that no broker can be reached: exit code 3."""
+"""The check whose failure means that no broker is reachable: exit code 3."""
 
 
 class Status(StrEnum):
-    """How a check ended."""
+    """The status of a check."""
 
     OK = "ok"
     WARNING = "warning"
-    """It works, but not as it should; or it could not be told."""
+    """It works, but should be changed; or it could not be checked."""
     FAILED = "failed"
     """Something will not work."""
     SKIPPED = "skipped"
-    """Not looked at; the detail says why."""
+    """Not checked; the detail says why."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a doctor's answer. ``check`` and ``status`` are stable names; the texts are for people.
+    """One line of a doctor's answer.
 
-    ``detail``: what was looked at and what was found. ``fix``: what to do about it; None where nothing is wrong.
+    ``check`` and ``status`` are stable names; the texts are for people. ``detail``: what was checked and found.
+    ``fix``: what to do; None if nothing is wrong.
     """
 
     check: str
@@ -40,22 +41,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(check: str, detail: str) -> Finding:
-    """A check that found nothing wrong."""
+    """A check that passed."""
     return Finding(check=check, status=Status.OK, detail=detail)
 
 
 def warning(check: str, detail: str, *, fix: str) -> Finding:
-    """A check that found something that works but should not be so."""
+    """A check that found something to improve."""
     return Finding(check=check, status=Status.WARNING, detail=detail, fix=fix)
 
 
 def failed(check: str, detail: str, *, fix: str) -> Finding:
-    """A check that found something that will not work."""
+    """A check that failed."""
     return Finding(check=check, status=Status.FAILED, detail=detail, fix=fix)
 
 
 def skipped(check: str, why: str) -> Finding:
-    """A check that was not made."""
+    """A check that was skipped."""
     return Finding(check=check, status=Status.SKIPPED, detail=why)
 
 
@@ -68,7 +69,7 @@ def exit_code(findings: Iterable[Finding]) -> ExitCode:
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """A line for each finding; what to do about it stands on a line of its own below."""
+    """A line for each finding, followed by a line with its fix."""
     wide = max((len(finding.check) for finding in findings), default=0)
     status_wide = max(len(status) for status in Status)
     lines: list[str] = []
@@ -80,12 +81,12 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 
 def findings_json(findings: Iterable[Finding]) -> str:
-    """A JSON object a line."""
+    """A JSON object per line."""
     return printable_json("\n".join(msgspec.json.encode(finding).decode() for finding in findings))
 
 
 def summary(findings: Iterable[Finding]) -> str:
-    """How many ended how."""
+    """The number of findings by status."""
     statuses = [finding.status for finding in findings]
     return "doctor: " + ", ".join(f"{statuses.count(status)} {status}" for status in Status)
 

@@ -1,5 +1,7 @@
-"""The checks of the Kafka side that every deployable's doctor makes: connection, credentials, brokers, topics and their
-settings, permissions, clock. Talks to the brokers within a time limit; changes nothing but for clock probes."""
+"""The Kafka checks of every doctor: connection, credentials, brokers, topics and their settings, permissions, clock.
+
+Talks to the brokers with a time limit; changes nothing but for clock probes.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,11 @@ RETENTION: Final = "kafka.offsets_retention"
 
 CONNECT_SECONDS: Final = 5.0
 DOUBT_SECONDS: Final = 1.5
-"""Without an answer until then, it is looked for what is in its way."""
+"""After this time without an answer the cause is probed."""
 
 ANSWER_SECONDS: Final = 3.0
 KAFKA_SECONDS: Final = 14.0
-"""All of it together: what is left of it bounds each question too."""
+"""Time limit of all checks; what is left of it bounds each request."""
 
 TCP_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.05
@@ -63,7 +65,7 @@ _LATER_CHECKS: Final = (BROKERS, RETENTION, TOPICS, SETTINGS, REPLICAS, PERMISSI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cluster:
-    """What the brokers say of themselves."""
+    """The brokers' description of the cluster."""
 
     cluster_id: str | None
     nodes: tuple[Any, ...]
@@ -83,7 +85,7 @@ class KafkaCheckup:
         self._admin = make_admin(connection, client_id="forebay-doctor")
 
     def run(self) -> list[Finding]:
-        """All findings. A failed check does not stop those that do not depend on it. Call it once."""
+        """All findings. A failed check does not stop independent ones. Call it once."""
         self._end = time.monotonic() + KAFKA_SECONDS
         cluster = self._connect()
         if not isinstance(cluster, _Cluster):
@@ -126,7 +128,7 @@ class KafkaCheckup:
         return findings
 
     def _connect(self) -> _Cluster | list[Finding]:
-        """The cluster, or why there is none: findings of the connection, TLS and the credentials."""
+        """The cluster, or None: findings about the connection, TLS and the credentials."""
         started = time.monotonic()
         future = self._admin.describe_cluster(request_timeout=CONNECT_SECONDS)
         doubt_at = started + DOUBT_SECONDS
@@ -150,7 +152,7 @@ class KafkaCheckup:
         return self._look_for_trouble() or [silent, *_skipped((TLS, CREDENTIALS), CONNECTION_CHECK)]
 
     def _look_for_trouble(self) -> list[Finding]:
-        """What is in the way; nothing when that is not to be seen from here. Takes up to seven seconds."""
+        """The cause of a failed connection; none if it cannot be seen from here. Takes up to seven seconds."""
         servers, properties = self._connection.bootstrap_servers, self._connection.properties
         report = self._connection.watch.authentication_failure
         trouble: KafkaFailedError | None = None
@@ -169,7 +171,7 @@ class KafkaCheckup:
         return [ok(CONNECTION_CHECK, f"{servers} takes connections"), *refusal_findings(trouble, properties)]
 
     def _check_brokers(self, cluster: _Cluster) -> list[Finding]:
-        """Clients connect to the addresses that the brokers advertise, whatever they were told to begin with."""
+        """Clients connect to the addresses that the brokers advertise, whatever the bootstrap servers are."""
         addresses = {(node.host, node.port): node.id for node in cluster.nodes}
         problems = tcp_problems(addresses, seconds=TCP_SECONDS)
         if not problems:
@@ -261,20 +263,20 @@ class KafkaCheckup:
         return check_clock(self._connection, topic=topic, clock=SystemClock(), seconds=self._seconds())
 
     def _answers(self, futures: Mapping[Any, Any]) -> dict[Any, Any]:
-        """What came of each request: its result, or its `KafkaError`."""
-        # The client's own timeout ends the requests; this one only guards against a client that does not keep it.
+        """The result of each request, or its `KafkaError`."""
+        # The client's own timeout ends the requests; this one guards against a client that does not keep it.
         end = time.monotonic() + self._seconds() + 1.0
         while not all(future.done() for future in futures.values()) and time.monotonic() < end:
             self._admin.poll(POLL_SECONDS)
         return {each: _answer(future) for each, future in futures.items()}
 
     def _seconds(self) -> float:
-        """For the next question."""
+        """The timeout of the next request."""
         return max(0.1, min(ANSWER_SECONDS, self._end - time.monotonic()))
 
 
 def _authorizer(settings: Mapping[str, Any] | KafkaError) -> str | None:
-    """The brokers' authorizer; an empty text where there is none, None where that is not for us to know."""
+    """The brokers' authorizer; empty without one, None where it may not be known."""
     if isinstance(settings, KafkaError) or "authorizer.class.name" not in settings:
         return None
     return str(settings["authorizer.class.name"].value or "")

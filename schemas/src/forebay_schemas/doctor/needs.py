@@ -1,4 +1,4 @@
-"""What each deployable needs the brokers to permit, and what it loses without it. Pure."""
+"""The permissions that each deployable needs, and what fails without them. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from forebay_schemas.kafka.permissions import Access, Operation, Permitted, Reso
 
 
 class Role(StrEnum):
-    """Whose permissions are meant."""
+    """The deployable."""
 
     PRODUCER = "producer"
     WORKER = "worker"
 
 
 class Weight(StrEnum):
-    """What the lack of it costs."""
+    """The effect of a missing permission."""
 
     VITAL = "vital"
-    """Nothing goes without it."""
+    """Nothing works without it."""
     USEFUL = "useful"
-    """One command or feature goes without it."""
+    """One command or feature does not work without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +38,25 @@ class Need:
 
 
 def needs_of(role: Role, pool: Pool) -> list[Need]:
-    """All that a deployable asks the brokers for, the vital first."""
+    """All permissions of a deployable, the vital ones first."""
     if role is Role.PRODUCER:
         return _producer_needs(pool)
     return list(_vital(worker_needs(pool), "a worker does not start without it"))
 
 
 def topics_of(role: Role, pool: Pool) -> list[str]:
-    """The topics that a deployable has to do with."""
+    """The topics that a deployable uses."""
     accesses = [need.access for need in needs_of(role, pool)]
     return list(dict.fromkeys(access.name for access in accesses if access.resource is Resource.TOPIC))
 
 
 def lacking(needs: Collection[Need], permitted: Permitted) -> list[Need]:
-    """Those needs that are not met."""
+    """The needs that are not met."""
     return [need for need in needs if lacks(permitted, need.access)]
 
 
 def known(needs: Collection[Need], permitted: Permitted) -> list[Need]:
-    """Those needs of which the brokers say whether they are met."""
+    """The needs that the brokers report on."""
     return [need for need in needs if (need.access.resource, need.access.name) in permitted]
 
 

@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreachable:
-    """Why there is no connection to an address, and what to do about it."""
+    """Why there is no connection to an address, and what to do."""
 
     problem: str
     fix: str
@@ -27,7 +27,7 @@ _SILENCE = "check the address, and firewalls and network policies on the way"
 
 
 def tcp_problems(addresses: Collection[Address], *, seconds: float) -> dict[Address, Unreachable]:
-    """Those addresses that no TCP connection can be made to within that time."""
+    """Those addresses that no TCP connection can be made to within ``seconds``."""
     answers: queue.SimpleQueue[tuple[Address, Unreachable | None]] = queue.SimpleQueue()
 
     def look(address: Address) -> None:

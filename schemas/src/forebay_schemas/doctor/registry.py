@@ -1,5 +1,5 @@
-"""Whether the Schema Registry can be used, where one is configured. One HTTP request on a thread of its own, which is
-left behind when no answer comes in time."""
+"""Checks the Schema Registry, if one is configured. One HTTP request on its own thread, which is abandoned when no
+answer arrives in time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from forebay_schemas.formats.schema_registry import SchemaRegistry
 
 CHECK: Final = "schema_registry"
 REGISTRY_SECONDS: Final = 4.0
-"""Less than a client waits, so that a doctor comes to its end in time."""
+"""Shorter than a client's timeout, so that a doctor ends in time."""
 
 
 def check_registry(registry: SchemaRegistry | None, *, seconds: float = REGISTRY_SECONDS) -> Finding:
-    """One line on the registry. ``registry``: None where none is configured."""
+    """The finding. ``registry``: None where none is configured."""
     if registry is None:
         return skipped(CHECK, "not used: FOREBAY_SCHEMA_REGISTRY_URL is not set")
     findings: list[Finding] = []
-    # A call's own limit is longer, and holds for each URL.
+    # A call's own limit is longer, and applies to each URL.
     asking = threading.Thread(target=lambda: findings.append(_ask(registry)), name="checkup-registry", daemon=True)
     asking.start()
     asking.join(seconds)

@@ -1,4 +1,4 @@
-"""Whether this process has the deadlines and waits of the pool's workers, and whether those agree. Reads the
+"""Checks that this process has the deadlines and waits of the pool's workers, and that those agree. Reads the
 coordination topic."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIX: Final = (
 
 
 def check_tiers(connection: KafkaConnection, *, topic: str, own: TierTimes, seconds: float) -> list[Finding]:
-    """Asks what the workers say on ``topic``; takes ``seconds`` at most."""
+    """Reads the workers' values on ``topic``; takes at most ``seconds``."""
     try:
         workers = hear_workers(connection, topic=topic, client_id="forebay-doctor", seconds=seconds)
     except KafkaException as error:
@@ -32,7 +32,7 @@ def check_tiers(connection: KafkaConnection, *, topic: str, own: TierTimes, seco
 
 
 def tiers_findings(own: TierTimes, workers: Collection[Capacity]) -> list[Finding]:
-    """A line for each worker that differs from the one that started last, and one for this process. Pure."""
+    """A finding for each worker that differs from the one that started last, and one for this process. Pure."""
     agreement = agreement_of(workers)
     if agreement is None:
         return [skipped(CHECK, f"no worker has said its deadlines and waits lately; here {_shown(own)}")]

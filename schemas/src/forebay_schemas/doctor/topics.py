@@ -1,5 +1,4 @@
-"""What a doctor says of a pool's topics, as the brokers describe them: existence, settings, replicas, permissions.
-Pure."""
+"""Findings about a pool's topics, from the brokers' descriptions: existence, settings, replicas, permissions. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ PERMISSIONS: Final = "permissions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReplicas:
-    """A partition as the brokers describe it."""
+    """A partition, as the brokers describe it."""
 
     number: int
     has_leader: bool
@@ -42,7 +41,7 @@ class TopicFound:
 
     @property
     def is_there(self) -> bool:
-        """Whether it exists and may be looked at."""
+        """Whether it exists and may be described."""
         return self.error is None
 
     @property
@@ -52,7 +51,7 @@ class TopicFound:
 
 
 def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[Finding]:
-    """Which topics are missing, and which cannot be looked at."""
+    """Missing topics, and those that cannot be described."""
     missing = [
         name
         for name, of in found.items()
@@ -87,7 +86,7 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[F
 def drift_findings(
     found: Mapping[str, TopicFound], settings: Mapping[str, Mapping[str, str] | KafkaError], *, pool: Pool
 ) -> list[Finding]:
-    """Where the topics that are there differ from what `forebay topics create` would make, a line for each."""
+    """Differences from the topics that `forebay topics create` would make, a line for each."""
     requests = [found[pool.requests(tier)] for tier in TIERS]
     shapes = [of.partitions for of in requests if of.partitions] or [of.partitions for of in found.values()]
     partitions = min(max(map(len, shapes)), PARTITIONS_MAX)
@@ -119,7 +118,7 @@ def drift_findings(
 
 def _untold_settings(names: Sequence[str], why: KafkaError) -> Finding:
     if is_denied(why):
-        # Nobody but an administrator needs it.
+        # Only administrators need it.
         may = "forebay topics describe tells one who may"
         return skipped(SETTINGS, f"DescribeConfigs is not permitted on {len(names)} topics: {named(names)}; {may}")
     said = f"cannot tell for {len(names)} topics: {named(names)} ({why.str()})"
@@ -127,7 +126,7 @@ def _untold_settings(names: Sequence[str], why: KafkaError) -> Finding:
 
 
 def replica_findings(found: Mapping[str, TopicFound]) -> list[Finding]:
-    """Partitions that cannot be used, or that one more broker's death would make so."""
+    """Partitions that are unusable, or would be after one more broker failure."""
     parts = [(name, each) for name, of in found.items() for each in of.partitions]
     if not parts:
         return [skipped(REPLICAS, "no topic to look at")]
@@ -156,8 +155,8 @@ def replica_findings(found: Mapping[str, TopicFound]) -> list[Finding]:
 def permission_findings(
     needs: Sequence[Need], permitted: Permitted, *, principal: str, authorizer: str | None, role: Role
 ) -> list[Finding]:
-    """What this principal may not do, a line for each resource and operation. ``authorizer``: the brokers' class, empty
-    where there is none, None where it is not known."""
+    """Missing permissions of this principal, a line for each resource and operation. ``authorizer``: the brokers'
+    class, empty without one, None if unknown."""
     findings = [_lack(need, principal) for need in lacking(needs, permitted)]
     told = known(needs, permitted)
     if findings:

@@ -1,7 +1,7 @@
-"""Reads an envelope from a record's value, whatever format it is in: the bytes themselves say which.
+"""Reads an envelope from a record's value; its first bytes tell the format.
 
-JSON never begins with the bytes of Avro's single-object encoding, nor with a zero byte, which is how the serializers of
-a Schema Registry begin. Pure, but for what a `SchemaSource` does.
+JSON never begins with the bytes of Avro's single-object encoding, nor with a zero byte, with which the serializers of a
+Schema Registry begin. Pure, except for the `SchemaSource`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SchemaPendingError(ForebayError):
 
 
 class SchemaSource(Protocol):
-    """Where schemas are known by their ids in a Schema Registry."""
+    """A source of schemas by their ids in a Schema Registry."""
 
     def schema(self, schema_id: int) -> AvroSchema:
         """The schema that the id stands for.
@@ -68,7 +68,7 @@ class SchemaSource(Protocol):
 
 
 class NoSchemas:
-    """The source where no registry is configured."""
+    """The source without a registry."""
 
     def schema(self, schema_id: int) -> AvroSchema:
         """Raises ``EnvelopeError``."""
@@ -80,18 +80,18 @@ class NoSchemas:
 
 
 class EnvelopeReader:
-    """Reads records of every format. Thread-safe when its source is."""
+    """Reads records of all formats. Thread-safe if its source is."""
 
     __slots__ = ("_foreign", "_source")
 
     def __init__(self, source: SchemaSource, *, foreign: ForeignReader | None = None) -> None:
-        """``foreign`` reads what was written by schemas that are not ours; by default that happens here."""
+        """``foreign`` reads records with foreign schemas; by default in this process."""
         self._source = source
         self._foreign = HereReader() if foreign is None else foreign
 
     @property
     def reads_foreign(self) -> bool:
-        """Whether there may be records by schemas of others: only with a registry."""
+        """Whether records with foreign schemas are possible: only with a registry."""
         return not isinstance(self._source, NoSchemas)
 
     def read(self, value: bytes | None, *, content_type: str | None = None) -> Request:
@@ -140,7 +140,7 @@ class EnvelopeReader:
         return found
 
     def is_foreign(self, value: bytes | None) -> bool:
-        """Whether a schema of others that is known by now wrote the value."""
+        """Whether the value has a foreign schema that is already known."""
         return self._foreign_in(value) is not None
 
     def _foreign_in(self, value: bytes | None) -> Foreign | None:
@@ -153,7 +153,7 @@ class EnvelopeReader:
         return None if found is None or found[1] in our_schemas() else (found[1], value, found[0])
 
     def fields(self, value: bytes) -> dict[str, Any]:
-        """All fields by name, unknown ones too, as JSON would have them (``msgspec.Raw`` or plain). As `read`."""
+        """All fields by name, unknown ones too, as JSON (``msgspec.Raw`` or plain). As `read`."""
         found = self._schema_of(value)
         if found is not None:
             start, schema = found
@@ -162,7 +162,7 @@ class EnvelopeReader:
         return dict(_members_decoder.decode(value))
 
     def replace(self, value: bytes, changes: Mapping[str, Any]) -> bytes:
-        """The same envelope in the same format with other values for some fields; all others stay. As `read`."""
+        """The same envelope in the same format with some fields replaced. As `read`."""
         found = self._schema_of(value)
         if found is not None:
             start, schema = found
@@ -171,7 +171,7 @@ class EnvelopeReader:
         return msgspec.json.encode({**_members_decoder.decode(value), **changes})
 
     def _schema_of(self, value: bytes) -> tuple[int, AvroSchema] | None:
-        """Where the Avro begins, and by which schema; None when the value is no Avro that says so."""
+        """Where the Avro begins, and its schema; None when the value is not Avro."""
         if value.startswith(SINGLE_OBJECT):
             fingerprint = value[len(SINGLE_OBJECT) : _SINGLE_OBJECT_START]
             schema = envelope_schemas().get(fingerprint)

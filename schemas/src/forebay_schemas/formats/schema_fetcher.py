@@ -1,6 +1,6 @@
-"""Schemas of a Schema Registry, fetched once each: for readers that must not wait, and for those that may.
+"""Schemas of a Schema Registry, each fetched once: for readers that must not block, and for those that may.
 
-`SchemaFetcher.schema` never blocks; a thread that repeats `step` does the asking. Any thread may read.
+`SchemaFetcher.schema` never blocks; a thread that repeats `step` sends the requests. Any thread may read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from forebay_schemas.formats.envelope_reader import SchemaPendingError
 from forebay_schemas.formats.schema_registry import SchemaRegistry
 
 SCHEMAS_MAX: Final = 1_000
-"""So many are kept, and so many wanted at a time."""
+"""The most schemas kept, and the most requested at a time."""
 
 TYPES_MAX: Final = 50_000
-"""In all that are kept: 20 MB."""
+"""The most text of all schemas kept: 20 MB."""
 
 UNKNOWN_SECONDS: Final = 10.0
-"""So long an id stays unknown before the registry is asked again."""
+"""How long an unknown id is remembered before the registry is asked again."""
 
 WAIT_SECONDS_MIN: Final = 0.5
 WAIT_SECONDS_MAX: Final = 5.0
@@ -51,10 +51,10 @@ class SchemaFetcher:
         self._wait_seconds = 0.0
         self._again_at = 0.0
         self.trouble: str | None = None
-        """Why what is wanted cannot be had now; None when it can."""
+        """Why schemas cannot be fetched now; None if they can."""
 
     def schema(self, schema_id: int) -> AvroSchema:
-        """As `SchemaSource.schema`. Never blocks: an id that is asked for in vain is fetched meanwhile."""
+        """As `SchemaSource.schema`. Never blocks: an unknown id is queued for fetching."""
         known = self._known.get(schema_id)
         if known is not None:
             return known
@@ -69,8 +69,8 @@ class SchemaFetcher:
         raise SchemaPendingError(f"schema {schema_id} is not known yet")
 
     def step(self) -> None:
-        """One turn: asks for one schema that is wanted. Blocks for 0.2 s, or for a call of the registry
-        and one for each schema that it refers to."""
+        """One turn: fetches one queued schema. Blocks for 0.2 s, or for a request and one for each referenced
+        schema."""
         left = self._again_at - self._clock.monotonic()
         if left > 0:
             self._pause.wait(min(left, _POLL_SECONDS))
@@ -86,7 +86,7 @@ class SchemaFetcher:
                 self._note_failure(wanted, error)
 
     def fetch(self, schema_id: int) -> None:
-        """Asks the registry for one schema, now. Raises its ``ForebayError`` when it does not tell."""
+        """Fetches one schema now. Raises the registry's ``ForebayError``."""
         known, why = None, "which its Schema Registry does not know as an Avro schema"
         try:
             texts = self._registry.schema_texts(schema_id)
@@ -125,13 +125,13 @@ class SchemaFetcher:
         self._wait_seconds = min(WAIT_SECONDS_MAX, max(WAIT_SECONDS_MIN, 2 * self._wait_seconds))
         self._again_at = self._clock.monotonic() + self._wait_seconds
         with self._lock:
-            # The next one first: it may be this schema alone that the registry does not give.
+            # The next one first: perhaps only this schema fails.
             self._wanted.pop(schema_id, None)
             self._wanted[schema_id] = None
 
 
 class WaitingSchemas:
-    """A `SchemaSource` for commands: waits for the registry's answer, and takes none for an answer for a while."""
+    """A `SchemaSource` for commands: waits for the registry, and remembers a failure for a while."""
 
     def __init__(self, registry: SchemaRegistry, *, clock: Clock) -> None:
         self._fetcher = SchemaFetcher(registry, clock=clock)
@@ -140,7 +140,7 @@ class WaitingSchemas:
         self._again_at = 0.0
 
     def schema(self, schema_id: int) -> AvroSchema:
-        """As `SchemaSource.schema`, but a registry that does not tell is an ``EnvelopeError`` too, never pending."""
+        """As `SchemaSource.schema`, but an unreachable registry is an ``EnvelopeError``, never pending."""
         try:
             return self._fetcher.schema(schema_id)
         except SchemaPendingError:

@@ -1,7 +1,5 @@
-"""A Schema Registry (Confluent's API, which others speak too): schemas by id, ids of schemas, whether it can be used.
-
-Every call is an HTTP request on the caller's thread and takes up to `CALL_SECONDS_MAX` for each of its URLs.
-"""
+"""A Schema Registry (Confluent's API, which others implement too): schemas by id, ids of schemas, a check. Each call is
+an HTTP request on the caller's thread and takes up to `CALL_SECONDS_MAX` per URL."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 CALL_SECONDS_MAX: Final = 10.0
 
 REFERENCES_MAX: Final = 32
-"""How many other schemas one may refer to, through others too."""
+"""The most schemas that one may refer to, directly or not."""
 
 REFERENCES_DEPTH_MAX: Final = 16
 
@@ -40,14 +38,14 @@ _Answer = TypeVar("_Answer")
 
 
 class SchemaRegistryUnreachableError(ForebayError):
-    """The registry did not answer, or not with an answer of its own."""
+    """The registry did not answer, or not with its own answer."""
 
     reason = "schema_registry_unreachable"
     exit_code = ExitCode.UNREACHABLE
 
 
 class SchemaRegistryRefusedError(ForebayError):
-    """The registry answered that it will not: ``code`` is its own error code, 0 when it gave none."""
+    """The registry refused: ``code`` is its own error code, 0 without one."""
 
     reason = "schema_registry_refused"
 
@@ -58,14 +56,15 @@ class SchemaRegistryRefusedError(ForebayError):
 
 @dataclass(frozen=True, slots=True)
 class SchemaTexts:
-    """A schema as JSON, and those it refers to: each behind those that it needs itself."""
+    """A schema as JSON, and the schemas it refers to, each behind those that it needs."""
 
     text: str
     references: tuple[str, ...] = ()
 
 
 def check_registry_url(text: str) -> str:
-    """The same URLs without spaces. Raises ``ValueError``, without a field's name, for what is no list of http URLs."""
+    """The same URLs without spaces. Raises ``ValueError``, without a field's name, for anything but a list of http
+    URLs."""
     urls = [url.strip() for url in text.split(",")]
     for url in urls:
         parts = urlsplit(url)
@@ -94,7 +93,7 @@ def read_registry_properties(path: Path) -> dict[str, str]:
 
 
 class SchemaRegistry:
-    """One registry. Thread-safe. Connects when first asked; after a failure the properties file is read anew."""
+    """One registry. Thread-safe. Connects on first use; rereads the properties file after a failure."""
 
     def __init__(self, url: str, *, properties: Path | None) -> None:
         """``url``: one or more, comma-separated, tried in turn."""
@@ -123,7 +122,7 @@ class SchemaRegistry:
         return SchemaTexts(found.schema_str or "", tuple(text for text in references.values() if text is not None))
 
     def _fetch_references(self, schema: Schema, found: dict[tuple[str, int], str | None], *, depth: int) -> None:
-        """Adds what the schema refers to, by subject and version: each behind those that it needs itself."""
+        """Adds the referenced schemas, by subject and version, each behind those that it needs."""
         if depth > REFERENCES_DEPTH_MAX:
             raise ValueError(f"its references are nested deeper than {REFERENCES_DEPTH_MAX}")
         for reference in schema.references or ():
@@ -138,7 +137,7 @@ class SchemaRegistry:
             found[key] = None
             named = self._version_of(subject, version)
             self._fetch_references(named, found, depth=depth + 1)
-            # Behind what it needs: a dict keeps the order in which its keys came.
+            # Behind what it needs: a dict keeps the order of its keys.
             del found[key]
             found[key] = named.schema_str or ""
 
@@ -185,7 +184,7 @@ class SchemaRegistry:
         return f"{self.url} answers and has {len(subjects)} subjects"
 
     def close(self) -> None:
-        """Closes the connection. The next call makes another."""
+        """Closes the connection. The next call opens another."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -224,7 +223,7 @@ class SchemaRegistry:
         return SchemaRegistryRefusedError(f"{said}; {fix}", code=code)
 
     def _connected(self) -> SchemaRegistryClient:
-        # Imported only where there is a registry: it brings an HTTP client and cryptography with it.
+        # Imported only with a registry: it brings an HTTP client and cryptography.
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         with self._lock:

@@ -1,4 +1,4 @@
-"""Which ACLs each deployable needs; docs/security.md has them as a table. Pure."""
+"""The ACLs that each deployable needs; docs/security.md has them as a table. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from forebay_schemas.contract.topics import Pool
 from forebay_schemas.kafka.permissions import Access, Operation, Resource, on_group, on_topic
 
 READER_GROUP: Final = "forebay-reader"
-"""The group of all that read topics without being members of a group."""
+"""The group of all consumers that read topics without joining a group."""
 
 
 class Role(StrEnum):
-    """Who needs it: one principal may have several of them."""
+    """The deployable that needs it; one principal may have several roles."""
 
     WORKER = "forebay-worker"
     SUBMIT = "forebay submit"
@@ -29,7 +29,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """One row. ``name`` may hold ``<pool>``; one that ends with a dot is a prefix."""
+    """One row. ``name`` may contain ``<pool>``; one that ends with a dot is a prefix."""
 
     role: Role
     operations: tuple[Operation, ...]
@@ -39,7 +39,7 @@ class Acl:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether it is for all names that begin so."""
+        """Whether it applies to all names with this prefix."""
         return self.name.endswith(".")
 
 
@@ -103,7 +103,7 @@ ACLS: Final = (
 
 
 def worker_needs(pool: Pool) -> list[Access]:
-    """All that a worker of the pool must be allowed, one by one."""
+    """The permissions of a pool's worker, one by one."""
     requests, groups = [pool.requests(tier) for tier in TIERS], [pool.group(tier) for tier in TIERS]
     return [
         *(on_topic(_R, name) for name in [*requests, *pool.retries, pool.results, pool.control, pool.coordination]),

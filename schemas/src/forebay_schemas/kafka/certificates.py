@@ -1,8 +1,5 @@
-"""When the certificates of a Kafka client end, by its own properties.
-
-Reads their files, once: clients go on with what they read at their start, so a file that was renewed says nothing of a
-process that was not restarted.
-"""
+"""The expiry of a Kafka client's certificates, from its own properties. Reads their files once: clients keep the
+certificates read at their start, so a renewed file changes nothing for a running process."""
 
 from __future__ import annotations
 
@@ -56,5 +53,5 @@ def _certificates(properties: Mapping[str, str], prefix: str) -> list[x509.Certi
 
         return x509.load_pem_x509_certificates(pem)
     except (OSError, ValueError):
-        # The client's own error names the file: here it is one figure less.
+        # The client's own error names the file; here only one figure is missing.
         return []

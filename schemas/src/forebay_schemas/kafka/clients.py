@@ -1,4 +1,4 @@
-"""Makes Kafka clients: their log goes to Python, and they take rotated credentials. Connects to no broker itself."""
+"""Makes Kafka clients that log to Python and accept rotated credentials. Opens no connection itself."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _librdkafka_log = logging.getLogger("forebay.librdkafka")
 
 
 class _NotWhileAsking(logging.Filter):
-    """Leaves out what a client logs while it is asked for metadata: the answer says the same in one line, the log in
-    hundreds while no broker answers (measured)."""
+    """Drops what a client logs while metadata is requested: the error says the same in one line, the log in hundreds
+    while no broker answers (measured)."""
 
     def filter(self, record: logging.LogRecord) -> bool:  # noqa: ARG002 - whatever it is
         return not getattr(_asking, "now", False)
@@ -30,8 +30,8 @@ class _NotWhileAsking(logging.Filter):
 
 _asking = threading.local()
 _librdkafka_log.addFilter(_NotWhileAsking())
-# Without it, in a program that has not set up logging, Python prints all that the client warns of: 36 lines a second
-# while no broker answers (measured).
+# Without it, Python prints all the client's warnings in a program that has not set up logging: 36 lines a second while
+# no broker answers (measured).
 _librdkafka_log.addHandler(logging.NullHandler())
 
 
@@ -44,8 +44,8 @@ _Client = TypeVar("_Client", AdminClient, Consumer, Producer)
 
 
 class _WatchedConsumer(Consumer):
-    """One that can be referred to weakly, which the client's own types cannot, and that takes new credentials between
-    two polls: from another thread ``set_sasl_credentials`` waits for as long as a consumer is polled (2.16, seen)."""
+    """A consumer that supports weak references, which the client's own type does not, and takes new credentials between
+    two polls: ``set_sasl_credentials`` of another thread waits while a consumer is polled (2.16, seen)."""
 
     new_credentials: tuple[str, str] | None = None
 
@@ -79,13 +79,13 @@ _WATCHED: Final[dict[Any, Any]] = {Consumer: _WatchedConsumer, Producer: _Watche
 
 
 def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _Client:
-    """Makes a client whose log goes to Python's, through its ``poll``, and which gets rotated credentials.
+    """Makes a client that logs to Python, through its ``poll``, and receives rotated credentials.
 
-    Raises ``UsageError`` for a property that librdkafka refuses, without the value of one that may be secret, and
+    Raises ``UsageError`` for a property that librdkafka refuses, without values that may be secret, and
     ``AuthenticationFailedError`` when the token provider gives no token.
     """
     if isinstance(tokens := config.get("oauth_cb"), TokenSource):
-        # Without a first token the client's constructor would wait for ten seconds, and then not say why.
+        # Without a first token the client's constructor would wait ten seconds, and then give no reason.
         tokens.token()
     watch = config.get("error_cb")
     if isinstance(watch, ConnectionWatch):
@@ -106,7 +106,7 @@ def create_client(make: Callable[..., _Client], config: Mapping[str, Any]) -> _C
 
 
 def serve_callbacks(client: AdminClient | Consumer | Producer) -> None:
-    """Serves the client's callbacks; its log is served by the same call, on this thread."""
+    """Polls for the client's callbacks and its log, on this thread."""
     _asking.now = True
     try:
         client.poll(0)

@@ -1,4 +1,4 @@
-"""The settings of the Kafka clients that Forebay makes: producers, group members, readers. Pure."""
+"""Settings of the Kafka clients: producers, group members, readers. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from forebay_schemas.kafka.connection import KafkaConnection
 
 Compression = Literal["none", "gzip", "lz4"]
 READ_BY_ALL: Final[Compression] = "none"
-"""For what clients of others read: many lack LZ4, Snappy and zstd (kafkajs, plain kafka-python). gzip they have, but it
-takes 25 to 75 microseconds of a core for a result of 2 kB, and a quarter of a second for an image (measured)."""
+"""For topics that foreign clients read: many lack LZ4, Snappy and zstd (kafkajs, plain kafka-python). They have gzip,
+but it takes 25 to 75 microseconds of a core for a result of 2 kB, and a quarter of a second for an image (measured)."""
 
 
 def common_config(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
-    """What all clients have in common; the properties file goes before it, but not before the servers."""
+    """Settings of all clients. The properties file overrides them, except for the servers."""
     config: dict[str, Any] = {
         "client.id": client_id,
-        # A broker that comes back is found again within a second, not after librdkafka's default of ten.
+        # A restarted broker is found within a second, instead of librdkafka's default of ten.
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         "socket.keepalive.enable": True,
@@ -34,12 +34,12 @@ def producer_config(
     connection: KafkaConnection, *, client_id: str, record_bytes_max: int, compression: Compression = "lz4"
 ) -> dict[str, Any]:
     """An idempotent producer, acks=all. ``record_bytes_max``, uncompressed: `REQUEST_BYTES_MAX`, `LATER_BYTES_MAX` or
-    `UNPACKED_BYTES_MAX`. ``compression``: `READ_BY_ALL` for what others read, unless the properties name one.
-    """
+    `UNPACKED_BYTES_MAX`. ``compression``: `READ_BY_ALL` for topics of foreign clients, unless the properties set
+    one."""
     assert record_bytes_max in (REQUEST_BYTES_MAX, LATER_BYTES_MAX, UNPACKED_BYTES_MAX)
     config = {
-        # A lone record goes at once: 5 ms of linger were 6 ms of a result's latency (measured). Under load records
-        # gather while two requests are on their way, which saves the broker more than lingering does.
+        # A single record is sent at once: 5 ms of linger added 6 ms to a result's latency (measured). Under load,
+        # records gather while two requests are in flight, which saves the broker more than lingering does.
         "linger.ms": 0,
         "max.in.flight.requests.per.connection": 2,
         "compression.type": compression,
@@ -53,7 +53,7 @@ def producer_config(
 
 
 def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) -> dict[str, Any]:
-    """A member of a worker's group: cooperative-sticky, a 10 s session, bounded prefetch, no commits by itself.
+    """A member of a worker's group: cooperative-sticky, a 10 s session, bounded prefetch, manual commits.
 
     With ``group.protocol=consumer`` in the properties the broker decides on sessions and assignment.
     """
@@ -64,7 +64,7 @@ def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) 
         # The default of a second stalls small queues.
         "fetch.queue.backoff.ms": 10,
         "fetch.wait.max.ms": 100,
-        # New partitions, and topics that are back, are read so soon; by default it is five minutes.
+        # New partitions and recreated topics are read this soon; by default it is five minutes.
         "topic.metadata.refresh.interval.ms": 5_000,
     }
     if connection.properties.get("group.protocol", "classic").lower() != "consumer":
@@ -79,15 +79,15 @@ def consumer_config(connection: KafkaConnection, *, client_id: str, group: str) 
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
-        # Commits go to the end that it tells, behind markers of transactions and records of aborted ones.
+        # Commits go to the end it reports, behind transaction markers and records of aborted transactions.
         "enable.partition.eof": True,
     }
 
 
 def reader_config(connection: KafkaConnection, *, client_id: str) -> dict[str, Any]:
-    """A consumer that follows a topic by itself (assign, not subscribe) and commits nothing.
+    """A consumer that reads a topic by itself (assign, not subscribe) and commits nothing.
 
-    It never joins its group, but looks for the group's coordinator all the same (librdkafka 2.16, seen).
+    It never joins its group, but still looks up the group's coordinator (librdkafka 2.16, seen).
     """
     config = {"fetch.wait.max.ms": 100, "fetch.queue.backoff.ms": 10} | common_config(connection, client_id=client_id)
     return config | {"group.id": READER_GROUP, "enable.auto.commit": False, "enable.auto.offset.store": False}

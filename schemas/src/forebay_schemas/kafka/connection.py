@@ -1,4 +1,4 @@
-"""Where the brokers are and how to reach them. Connects nowhere."""
+"""Where the brokers are and how to reach them. Opens no connection."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ _SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 class KafkaConnection:
     """How to reach the cluster: ``bootstrap_servers`` as ``host:port,host:port``.
 
-    ``properties`` are librdkafka's, as `read_properties` reads them; they hold secrets, so the repr hides their values.
-    ``tokens``: where tokens for OAUTHBEARER come from, if from a function.
-    ``watch`` is told by all clients of the connection what goes wrong with it.
+    ``properties``: librdkafka's, from `read_properties`; the repr hides their values, as they hold secrets. ``tokens``:
+    the source of OAUTHBEARER tokens, if from a function. ``watch`` receives the connection errors of all clients.
     """
 
     bootstrap_servers: str
@@ -30,7 +29,7 @@ class KafkaConnection:
 
     @property
     def principal(self) -> str:
-        """Who the brokers take this client for, as far as its properties tell."""
+        """The client's principal at the brokers, as far as its properties tell."""
         return principal_of(self.properties)
 
     def __repr__(self) -> str:
@@ -38,7 +37,8 @@ class KafkaConnection:
 
 
 def check_bootstrap_servers(text: str) -> str:
-    """The same servers without spaces. Raises ``ValueError``, without a field's name, for what is no host:port list."""
+    """The same servers without spaces. Raises ``ValueError``, without a field's name, for anything but a host:port
+    list."""
     servers = [server.strip() for server in text.split(",")]
     for server in servers:
         match = _SERVER.fullmatch(server)

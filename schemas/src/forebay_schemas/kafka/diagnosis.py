@@ -1,7 +1,8 @@
-"""Why brokers that are there cannot be talked to: credentials, certificates, or a listener that speaks another way.
+"""Finds out why reachable brokers refuse a client: credentials, certificates, or a listener with another protocol.
 
-librdkafka says "certificate verify failed" of an untrusted, an expired and a misnamed certificate alike, and nothing of
-a plaintext client at a TLS port (2.16, seen): so a failed start looks itself, with Python's ssl. Opens connections.
+librdkafka reports "certificate verify failed" for an untrusted, an expired and a misnamed certificate alike, and
+nothing for a plaintext client at a TLS port (2.16, seen). So a failed start probes by itself, with Python's ssl. Opens
+connections.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _METADATA, _API_VERSIONS = 3, 18
 
 
 def refused_credentials(report: str, properties: Mapping[str, str]) -> AuthenticationFailedError:
-    """The error for librdkafka's ``report`` of a failed authentication, with what to do about it. Pure."""
+    """The error for librdkafka's ``report`` of a failed authentication, with a fix. Pure."""
     said = re.sub(r" \(after \d+ms in state \w+\)", "", report)
     said = re.sub(r"^\w+://", "", said)
     mechanism = mechanism_of(properties)
@@ -60,8 +61,7 @@ def refused_credentials(report: str, properties: Mapping[str, str]) -> Authentic
 
 
 def why_refused(bootstrap_servers: str) -> str:
-    """In a few words, for a message in brackets, why no server takes a connection, where that is told at once; else
-    nothing."""
+    """Why no server accepts connections, in a few words for brackets; empty if that cannot be told at once."""
     refused = 0
     servers = bootstrap_servers.split(",")[:_SERVERS_MAX]
     for server in servers:
@@ -80,10 +80,10 @@ def why_refused(bootstrap_servers: str) -> str:
 def find_trouble(
     bootstrap_servers: str, properties: Mapping[str, str], *, give_up_at: float = math.inf
 ) -> KafkaFailedError | None:
-    """What keeps a client with these ``properties`` from talking to a broker that accepts connections.
+    """The error that keeps a client with these ``properties`` from talking to a broker that accepts connections.
 
-    None when nobody accepts them, or when nothing is wrong up to the credentials. Takes up to two seconds a server, and
-    looks at none after ``give_up_at`` (monotonic seconds).
+    None when no broker accepts them, or when nothing is wrong up to the credentials. Takes up to two seconds a server,
+    and probes none after ``give_up_at`` (monotonic seconds).
     """
     for server in bootstrap_servers.split(",")[:_SERVERS_MAX]:
         if time.monotonic() >= give_up_at:
@@ -103,7 +103,7 @@ def _look_at(server: str, properties: Mapping[str, str]) -> KafkaFailedError | N
             return _look_by_tls(server, address, properties, protocol)
         return _look_by_plaintext(server, address, protocol)
     except OSError:
-        return None  # nobody there, or too slow to tell
+        return None  # no server, or too slow
 
 
 def _look_by_plaintext(server: str, address: tuple[str, int], protocol: str) -> KafkaFailedError | None:
@@ -139,7 +139,7 @@ def _look_by_tls(
             if isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
                 return _client_certificate_refused(server, properties, error)
             if not _speaks_plaintext(address):
-                return None  # a proxy in front of nobody, or a broker that is going away
+                return None  # a proxy without a server, or a broker that shuts down
             return TlsFailedError(
                 f"{server} does not speak TLS and security.protocol is {protocol.upper()}; use the port of a TLS "
                 f"listener, or set security.protocol={'SASL_PLAINTEXT' if protocol.startswith('sasl') else 'PLAINTEXT'}"
@@ -148,7 +148,7 @@ def _look_by_tls(
             try:
                 answered = _ask(connection, metadata=protocol == "ssl")
             except ssl.SSLError as error:
-                # In TLS 1.3 the broker judges the client's certificate after the handshake.
+                # In TLS 1.3 the broker checks the client's certificate after the handshake.
                 return _client_certificate_refused(server, properties, error)
     return _wants_sasl(server, "SASL_SSL") if answered == [True, False] else None
 
@@ -224,10 +224,10 @@ def _speaks_plaintext(address: tuple[str, int]) -> bool:
 
 
 def _ask(connection: socket.socket, *, metadata: bool = True) -> list[bool]:
-    """Whether the broker answers a request for its versions, and one for metadata without credentials."""
+    """Whether the broker answers an ApiVersions request, and a metadata request without credentials."""
     requests = [_request(_API_VERSIONS, 0, b"")]
     if metadata:
-        # Of no topics: an empty array; do not make any.
+        # For no topics: an empty array; create none.
         requests.append(_request(_METADATA, 4, struct.pack(">ib", 0, 0)))
     answered = []
     for request in requests:
@@ -243,7 +243,7 @@ def _request(api: int, version: int, body: bytes) -> bytes:
 
 
 def _has_answer(connection: socket.socket) -> bool:
-    """Whether a whole answer comes before the connection ends."""
+    """Whether a whole answer arrives before the connection ends."""
     size = _receive(connection, 4)
     return len(size) == 4 and len(_receive(connection, *struct.unpack(">i", size))) > 0
 

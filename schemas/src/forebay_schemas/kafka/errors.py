@@ -1,4 +1,4 @@
-"""Kafka's errors as Forebay's: the message a person should see, and whether no broker answered. No I/O."""
+"""Kafka's errors as Forebay's: the message for people, and whether no broker answered. No I/O."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _UNREACHABLE: Final = {
     KafkaError._SSL,
 }
 
-# What a client says of a topic while no broker tells it of any, and before one that has just started does.
+# Reported for any topic while no broker names it, and before a broker that has just started does.
 _FORGOTTEN: Final = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
 
 
 def is_unreachable(error: KafkaError, *, known: bool = False) -> bool:
-    """Whether the error means that no broker answered. ``known``: met with a topic that was there before."""
+    """Whether the error means that no broker answered. ``known``: the topic existed before."""
     return error.code() in _UNREACHABLE or (known and error.code() in _FORGOTTEN)
 
 
 def no_answer(connection: KafkaConnection, *, doing: str, why: str) -> BrokerUnreachableError:
-    """The error for brokers that did not answer while ``doing`` something."""
+    """The error for unreachable brokers while ``doing`` something."""
     return BrokerUnreachableError(
         f"no broker answered at {connection.bootstrap_servers} while {doing} ({why}); "
         "check FOREBAY_BOOTSTRAP_SERVERS and that Kafka runs"
@@ -47,10 +47,9 @@ def as_forebay_error(
     known: bool = False,
     why: str = "",
 ) -> ForebayError:
-    """The error a person should see for a Kafka error met while ``doing`` what ``needs`` a permission, or none.
+    """The error for people, for a Kafka error while ``doing`` what ``needs`` a permission, or none.
 
-    ``known``: it was done with a topic that was there before. ``why``: what is said of brokers that do not answer,
-    instead of the client's own words.
+    ``known``: the topic existed before. ``why``: the cause for unreachable brokers, instead of the client's own words.
     """
     if is_unreachable(error, known=known):
         refused = connection.watch.authentication_failure
@@ -58,7 +57,7 @@ def as_forebay_error(
             return refused_credentials(refused, connection.properties)
         return no_answer(connection, doing=doing, why=why or error.str())
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and (needs is None or needs.resource is Resource.TOPIC):
-        # Of what reads a topic without being a member of any group.
+        # For consumers that read a topic without joining a group.
         needs = on_group(Operation.DESCRIBE, READER_GROUP)
     if needs is not None and is_denied(error):
         return denied_error(needs, principal=connection.principal, doing=doing)

@@ -1,7 +1,8 @@
-"""What a client may do to consumer groups, asked by consumers that join nothing. Talks to the brokers; commits nothing.
+"""A client's permissions on consumer groups, probed by consumers that join nothing. Talks to the brokers; commits
+nothing.
 
-An admin client could be asked the same, and more. But when a group's coordinator answers too late, it ends the process
-(librdkafka issue 4605, seen with 2.16.1): no way for a command to ask.
+An admin client could ask for more. But when a group's coordinator answers too late, it ends the process (librdkafka
+issue 4605, seen with 2.16.1).
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _BEYOND_THE_GROUP: Final = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_A
 def ask_groups(
     connection: KafkaConnection, needed: Iterable[Access], *, topic: str, client_id: str, timeout_seconds: float
 ) -> Permitted:
-    """What this client may do to the groups in ``needed``, of Describe and Read. It does not matter whether they exist.
+    """The client's permissions on the groups in ``needed``, of Describe and Read, whether or not the groups exist.
 
-    ``topic``: one that exists. ``timeout_seconds`` bounds each of two questions, of all groups at once. Raises
+    ``topic``: one that exists. ``timeout_seconds`` bounds each of two requests, for all groups at once. Raises
     ``KafkaException`` when a group's coordinator does not answer.
     """
     wanted: dict[str, set[Operation]] = {}
@@ -47,10 +48,10 @@ def ask_groups(
 def denied_groups(
     connection: KafkaConnection, groups: Collection[str], *, topic: str, client_id: str, timeout_seconds: float
 ) -> set[str]:
-    """Those of ``groups`` that the brokers refuse to describe. One whose coordinator does not answer is none of them.
+    """Those of ``groups`` that the brokers refuse to describe; not those whose coordinator does not answer.
 
-    Read includes Describe, so a group that may be described may still not be read: its consumer is told when it joins.
-    ``topic``: one that exists.
+    Read includes Describe, so a group that may be described may still not be read: its consumer learns that when it
+    joins. ``topic``: one that exists.
     """
     ask = partial(_is_denied, connection, topic=topic, client_id=client_id, timeout_seconds=timeout_seconds)
     with ThreadPoolExecutor(min(len(groups), _AT_ONCE_MAX) or 1) as threads:
@@ -58,9 +59,9 @@ def denied_groups(
 
 
 def told_denial(consumer: Consumer) -> KafkaError | None:
-    """The denial behind a question about a group that timed out, if that is why.
+    """The denial behind a timed-out request about a group, if that is the cause.
 
-    A consumer that may not see its group waits for the coordinator, and says why to whoever polls.
+    A consumer without permission waits for the coordinator, and reports the reason when polled.
     """
     said = consumer.poll(0)
     error = None if said is None else said.error()
@@ -83,7 +84,7 @@ def _permitted(
     client_id: str,
     timeout_seconds: float,
 ) -> frozenset[Operation]:
-    """What is permitted of a group and what is wanted of it. Raises ``KafkaException`` when the brokers do not say."""
+    """Permissions on a group, and those needed. Raises ``KafkaException`` when the brokers do not answer."""
     group, operations = wanted
     answers: list[KafkaError | None] = []
     config = reader_config(connection, client_id=client_id) | {
@@ -114,8 +115,8 @@ def _may_describe(consumer: Consumer, topic: str, timeout_seconds: float) -> boo
 
 
 def _may_read(consumer: Consumer, answers: list[KafkaError | None], topic: str, timeout_seconds: float) -> bool:
-    """``answers``: where those to commits come. A commit for a topic that is not there changes nothing, and brokers
-    look first whether the group may be read."""
+    """``answers``: receives the answers to commits. A commit for a missing topic changes nothing, and brokers check the
+    Read permission on the group first."""
     answers.clear()
     consumer.commit(offsets=[TopicPartition(f"{topic}{_NEVER_MADE}", 0, 0)], asynchronous=True)
     end = time.monotonic() + timeout_seconds

@@ -1,4 +1,4 @@
-"""Asks a Kafka client for metadata: the cluster, and the topics that must exist. Talks to the brokers."""
+"""Asks a Kafka client for metadata: the cluster, and required topics. Talks to the brokers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from forebay_schemas.kafka.permissions import Operation, on_topic
 METADATA_TIMEOUT_SECONDS: Final = 10.0
 
 _FIRST_LOOKS_SECONDS: Final = (0.5, 1.0)
-"""How long the first questions to the brokers wait, before it is looked whether waiting can help at all."""
+"""Timeouts of the first requests, before the cause of their failure is probed."""
 
 _NO_BROKERS_AGAIN_SECONDS: Final = 0.1
 
@@ -39,7 +39,7 @@ def ask_metadata(
     just started gives it, and knows no topic yet either.
     """
     end = time.monotonic() + timeout_seconds
-    serve_callbacks(client)  # one that was idle takes its new credentials
+    serve_callbacks(client)  # an idle client takes its new credentials
     failure = KafkaError(KafkaError._TIMED_OUT)
     for seconds in (*_FIRST_LOOKS_SECONDS, timeout_seconds):
         left = min(seconds, end - time.monotonic())
@@ -52,7 +52,7 @@ def ask_metadata(
         if not is_unreachable(failure):
             break
         if seconds != _FIRST_LOOKS_SECONDS[0]:
-            serve_callbacks(client)  # it tells then what went wrong
+            serve_callbacks(client)  # reports what went wrong
             trouble = _trouble(connection, give_up_at=end)
             if trouble is not None:
                 raise trouble
@@ -87,10 +87,10 @@ def require_topics(
     operation: Operation,
     timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
 ) -> dict[str, int]:
-    """The number of partitions of each topic, by its name. ``operation``: what is meant to be done to them.
+    """The number of partitions of each topic. ``operation``: what the caller is going to do with them.
 
-    Raises ``TopicMissingError`` naming all that do not exist, ``DeniedError`` for one that this client may not even
-    see, ``KafkaFailedError`` for one that is there but cannot be used now (no leader yet); and as `ask_metadata`.
+    Raises ``TopicMissingError`` naming all that do not exist, ``DeniedError`` for one that this client may not see,
+    ``KafkaFailedError`` for one that cannot be used now (no leader yet); and as `ask_metadata`.
     """
     doing = "listing topics"
     known = ask_metadata(client, connection=connection, doing=doing, timeout_seconds=timeout_seconds).topics
@@ -98,7 +98,7 @@ def require_topics(
     missing: list[str] = []
     for topic in topics:
         if topic not in known:
-            # Of all topics the brokers leave out those that one may not see; asked for by name, they say so.
+            # Lists leave out topics without permission; asked for by name, the brokers report that.
             known |= ask_metadata(
                 client, connection=connection, doing=doing, topic=topic, timeout_seconds=timeout_seconds
             ).topics

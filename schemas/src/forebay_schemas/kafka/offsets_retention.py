@@ -1,5 +1,5 @@
-"""How long brokers keep the commits of a group that has no members, against how long requests may wait. Asks brokers;
-what it makes of their answer is pure."""
+"""How long brokers keep the commits of a group without members, compared with how long requests may wait. Asks brokers;
+the comparison is pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay_schemas.contract.tiers import TTL_MS_MAX
 
 SETTING: Final = "offsets.retention.minutes"
 MINUTES_MIN: Final = TTL_MS_MAX // 60_000
-"""As long as a request may wait, which is the brokers' default."""
+"""The longest wait of a request, which is also the brokers' default."""
 
 FIX: Final = (
     f"set {SETTING} of the brokers to {MINUTES_MIN} or more, or leave no pool without a worker for as long as it is now"
@@ -24,14 +24,14 @@ FIX: Final = (
 
 
 def retention_minutes(settings: Mapping[str, Any]) -> int | None:
-    """What a broker's settings, as the client gives them, say of it; None when they do not."""
+    """The value in a broker's settings, as the client returns them; None if missing."""
     entry = settings.get(SETTING)
     value = str(entry.value) if entry is not None else ""
     return int(value) if value.isdecimal() else None
 
 
 def shortfall(minutes: int) -> str | None:
-    """What is wrong with so many minutes; None when nothing is."""
+    """The problem with this many minutes; None if there is none."""
     if minutes >= MINUTES_MIN:
         return None
     return (

@@ -1,5 +1,5 @@
-"""What Forebay asks of Kafka's ACLs, and what is said when they refuse. `ask_topics` and `missing_of_topics` talk to
-the brokers; what is permitted of groups is asked in `group_access`."""
+"""The permissions that Forebay needs, and the messages for denials. `ask_topics` and `missing_of_topics` talk to the
+brokers; group permissions are asked in `group_access`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER_SECONDS_MAX: Final = 10.0
 
 
 class Operation(StrEnum):
-    """What may be allowed, in Kafka's words. Read, Write, Delete and Alter include Describe."""
+    """Operations, in Kafka's words. Read, Write, Delete and Alter include Describe."""
 
     READ = "Read"
     WRITE = "Write"
@@ -33,7 +33,7 @@ class Operation(StrEnum):
 
 
 class Resource(StrEnum):
-    """What an operation is allowed on."""
+    """The kinds of resources."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -42,7 +42,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """One thing that must be allowed."""
+    """One permission: an operation on a resource."""
 
     operation: Operation
     resource: Resource
@@ -87,7 +87,7 @@ def denied_error(*lacking: Access, principal: str, doing: str) -> DeniedError:
 def error_text(error: KafkaError, *needs: Access, principal: str) -> str:
     """One line about a Kafka error: for a denial operation, resource and principal, else the client's own words.
 
-    ``needs``: what might be lacking; the error tells which kind of resource it is about.
+    ``needs``: permissions that may be missing; the error tells the kind of resource.
     """
     resource = _RESOURCES.get(error.code())
     lacking = next((each for each in needs if each.resource is resource), None)
@@ -95,11 +95,11 @@ def error_text(error: KafkaError, *needs: Access, principal: str) -> str:
 
 
 Permitted = Mapping[tuple[Resource, str], Collection[Operation]]
-"""What a principal may do, as far as the brokers say: a resource that is missing here is not known."""
+"""A principal's permissions, as far as the brokers report them; resources that are missing here are unknown."""
 
 
 def lacks(permitted: Permitted, access: Access) -> bool:
-    """Whether the brokers say that it is not allowed. Of a resource that is not known nothing lacks."""
+    """Whether the brokers deny it. Unknown resources are not denied."""
     operations = permitted.get((access.resource, access.name))
     return operations is not None and access.operation not in operations
 
@@ -107,7 +107,7 @@ def lacks(permitted: Permitted, access: Access) -> bool:
 def missing_of_topics(
     admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
 ) -> list[Access]:
-    """What of ``needed`` the brokers would refuse this client on topics, in its order. Raises as `ask_topics`."""
+    """Those of ``needed`` that the brokers deny this client on topics, in order. Raises as `ask_topics`."""
     wanted = list(needed)
     permitted = ask_topics(admin, wanted, timeout_seconds=timeout_seconds)
     return [access for access in wanted if lacks(permitted, access)]
@@ -116,10 +116,9 @@ def missing_of_topics(
 def ask_topics(
     admin: AdminClient, needed: Iterable[Access], *, timeout_seconds: float = ANSWER_SECONDS_MAX
 ) -> Permitted:
-    """What this client may do to the topics in ``needed``.
+    """The client's permissions on the topics in ``needed``. Those on a missing topic are unknown.
 
-    Of a topic that does not exist nobody can tell. Raises ``KafkaException`` when the brokers do not answer within
-    ``timeout_seconds``.
+    Raises ``KafkaException`` when the brokers do not answer within ``timeout_seconds``.
     """
     topics = sorted({each.name for each in needed if each.resource is Resource.TOPIC})
     return until_passed(timeout_seconds)(_on_topics, admin, topics, timeout_seconds) if topics else {}
@@ -134,7 +133,7 @@ def _on_topics(admin: AdminClient, names: list[str], timeout_seconds: float) -> 
 
 
 def _operations(answer: Any) -> frozenset[Operation] | None:
-    """What is allowed; None when it cannot be told."""
+    """The allowed operations; None if unknown."""
     try:
         allowed = answer.result().authorized_operations
     except KafkaException as error:

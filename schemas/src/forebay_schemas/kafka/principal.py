@@ -1,4 +1,4 @@
-"""Who a client is to the brokers, as far as its own properties tell: brokers do not say. Reads a certificate's file."""
+"""A client's principal, as far as its own properties tell: brokers do not report it. Reads a certificate's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A properties file of librdkafka settings: what may stand in it, and which values may be printed. Reads the file."""
+"""A properties file of librdkafka settings: the allowed names, and the values that may be printed. Reads the file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from forebay_schemas.errors import UsageError
 from forebay_schemas.properties import property_lines
 
 PROPERTIES_FIELD: Final = "--kafka-properties / FOREBAY_KAFKA_PROPERTIES"
-"""How errors name what says where the properties file is."""
+"""The name of the properties file's setting, for errors."""
 
 _ACKS: Final = "results must be on every in-sync replica before an offset is committed"
 _COMMITS: Final = "offsets are committed only after the outcome is durable"
 
-# What makes the guarantees true is not for a file to change; nor are the names by which it might be set otherwise.
+# Guarantees depend on these settings, so that a file may not change them, under any of their names.
 _OURS: Final = {
     "acks": _ACKS,
     "allow.auto.create.topics": "a missing topic is to be named, not made",
@@ -39,16 +39,16 @@ _OURS: Final = {
     "transactional.id": "Forebay does not use transactions",
 }
 
-# librdkafka reads an integer as far as there are digits: 5.4e+06 milliseconds become 5.
+# librdkafka reads an integer up to the first other character: 5.4e+06 milliseconds become 5.
 _INTEGER: Final = re.compile(
     r".*\.(ms|bytes|kbytes|messages|retries|fails|cnt|threshold|level|size)"
     r"|retries|log_level|max\.in\.flight(\.requests\.per\.connection)?"
 )
 
-# confluent-kafka takes Python objects under these names.
+# confluent-kafka expects Python objects under these names.
 _NOT_TEXT: Final = re.compile(r".*_cb|logger|on_commit|on_delivery|opaque|default\.topic\.config")
 
-# Which values are fit to be printed. A list of what is secret would miss the misspelt name of a password.
+# Values that may be printed. A list of secrets would miss a misspelt password.
 _PRINTABLE: Final = re.compile(
     r".*\.(ms|bytes|kbytes|messages|location|interval|backoff|enable|max|min)"
     r"|acks|allow\.auto\.create\.topics|auto\.offset\.reset|bootstrap\.servers|client\.id|client\.rack|compression\..*"
@@ -56,16 +56,16 @@ _PRINTABLE: Final = re.compile(
     r"|max\.in\.flight.*|partitioner|retries|sasl\.mechanisms?|security\.protocol"
 )
 
-# librdkafka says "BIO lib" of one that is not there.
+# librdkafka reports a missing file as "BIO lib".
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.keystore.location")
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """Reads a properties file of librdkafka settings: ``name=value`` lines in UTF-8, ``#`` and ``!`` begin comments.
 
-    Values are taken as they stand, without escapes or continuation lines; ``${directory:/a/folder:file}`` is what that
-    file holds, without the newline at its end. Raises ``UsageError`` that names the line for
-    what is no such line, is there twice or may not be set; values are never shown.
+    Values have no escapes and no continuation lines; ``${directory:/a/folder:file}`` is the content of that file
+    without its final newline. Raises ``UsageError`` naming the line, for an invalid or repeated line and for a name
+    that may not be set; values are never shown.
     """
 
     def refuse(problem: str, fix: str) -> UsageError:

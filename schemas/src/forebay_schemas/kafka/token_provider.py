@@ -1,6 +1,6 @@
-"""Tokens for SASL OAUTHBEARER from a function instead of a token endpoint: Amazon MSK's IAM, or one that a user names.
+"""Tokens for SASL OAUTHBEARER from a function instead of a token endpoint: Amazon MSK's IAM, or a user's function.
 
-Imports that function when it is asked to; asks it for tokens, which may reach the network, on the threads of clients.
+Imports the function on demand; calls it, which may reach the network, on the clients' threads.
 """
 
 from __future__ import annotations
@@ -22,18 +22,17 @@ FIELD: Final = "FOREBAY_KAFKA_TOKEN_PROVIDER"
 MSK_IAM: Final = "msk_iam"
 
 Provider = Callable[[], Any]
-"""Returns (token, expiry as seconds since the epoch); it may be called by several threads, one at a time."""
+"""Returns (token, expiry as seconds since the epoch). Called by several threads, one at a time."""
 
 REUSED_SHARE: Final = 0.5
-"""A client that is made later gets the last token while so much of that one's life is left. librdkafka asks for the
-next after 80 %."""
+"""A new client reuses the last token while this share of its life is left. librdkafka requests the next after 80 %."""
 
 _FITTING: Final = {
     "security.protocol": "SASL_.*",
     "sasl.mechanism": "OAUTHBEARER",
     "sasl.oauthbearer.method": "default",
 }
-"""What properties may say beside a token provider, by patterns."""
+"""Properties allowed beside a token provider, as patterns."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z]{2}(?:-[a-z]+)+-\d+)\.amazonaws\.com(?:\.cn)?:\d+")
@@ -52,20 +51,20 @@ class Token:
 
 
 class TokenSource:
-    """What all clients of a connection get their tokens from. Thread-safe; given to them as ``oauth_cb``."""
+    """The source of tokens for all clients of a connection. Thread-safe; their ``oauth_cb``."""
 
     def __init__(self, name: str, provider: Provider, *, clock: Clock | None = None) -> None:
-        """``name`` is how the setting names the provider."""
+        """``name``: the provider, as the setting names it."""
         self.name = name
         self.problem: str | None = None
-        """Why the provider gave no token when it was asked last; None when it gave one."""
+        """Why the last call of the provider failed; None if it did not."""
         self._provider = provider
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._last: tuple[Token, float] | None = None
 
     def __call__(self, _config: str | None) -> tuple[str, float]:
-        """A token, as confluent-kafka wants it. Raises ``AuthenticationFailedError``, and is asked again ten seconds
+        """A token for confluent-kafka. Raises ``AuthenticationFailedError``; it is then called again ten seconds
         later."""
         token = self.token()
         return token.value, token.expires_at
@@ -96,9 +95,9 @@ class _BadTokenError(Exception):
 
 
 def load_token_source(name: str, *, bootstrap_servers: str, environ: Mapping[str, str] = os.environ) -> TokenSource:
-    """The source that `FOREBAY_KAFKA_TOKEN_PROVIDER` names; the current folder counts, as for a handler.
+    """The source named by `FOREBAY_KAFKA_TOKEN_PROVIDER`; the current folder is searched, as for a handler.
 
-    Raises ``UsageError`` for a name that leads nowhere.
+    Raises ``UsageError`` for a name that cannot be imported.
     """
     if name == MSK_IAM:
         return TokenSource(MSK_IAM, _msk_iam(bootstrap_servers, environ))
@@ -121,8 +120,8 @@ def load_token_source(name: str, *, bootstrap_servers: str, environ: Mapping[str
 
 
 def token_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties with what a token provider needs. Raises ``UsageError`` where they say that tokens or passwords
-    come from elsewhere."""
+    """The properties that a token provider needs. Raises ``UsageError`` if they name another source of tokens or
+    passwords."""
     wanted = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"} | dict(properties)
     if "sasl.mechanisms" in wanted:
         wanted["sasl.mechanism"] = wanted.pop("sasl.mechanisms")
@@ -171,7 +170,7 @@ def _msk_iam(bootstrap_servers: str, environ: Mapping[str, str]) -> Provider:
 
 
 def _region(bootstrap_servers: str, environ: Mapping[str, str]) -> str:
-    """The cluster's region: the brokers' names have it; else that of the environment."""
+    """The cluster's region, from the brokers' names or else the environment."""
     for server in bootstrap_servers.split(","):
         if (match := _REGION.search(server)) is not None:
             return match[1]

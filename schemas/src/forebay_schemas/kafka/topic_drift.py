@@ -1,4 +1,4 @@
-"""Where a topic differs from what it should be. Pure."""
+"""The differences of a topic from its specification. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay_schemas.contract.topics import TopicSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A setting that is not what it should be."""
+    """A setting that differs."""
 
     setting: str
     actual: str
@@ -21,7 +21,7 @@ class Drift:
 
 
 def drift_of(spec: TopicSpec, *, partitions: int, replication: int, settings: Mapping[str, str]) -> tuple[Drift, ...]:
-    """Where a topic differs from its specification."""
+    """The differences of a topic from its specification."""
     wanted = {"partitions": str(spec.partitions), "replication": str(spec.replication), **spec.config}
     actual = {"partitions": str(partitions), "replication": str(replication), **settings}
     return tuple(

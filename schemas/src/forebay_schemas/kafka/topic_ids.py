@@ -1,4 +1,4 @@
-"""Which topics the brokers have now, by Kafka's ids: the name of one that was made anew is the same. Asks brokers."""
+"""Kafka's ids of topics, which tell a recreated topic from the original. Asks brokers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ _GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_
 
 
 def topic_ids(admin: AdminClient, topics: Collection[str], *, timeout_seconds: float) -> dict[str, int]:
-    """The id of each topic, as `topic_mark` makes it; without those that do not exist and those that have none.
-
-    Raises ``KafkaException``.
-    """
+    """The id of each topic, from `topic_mark`; without missing topics and those without an id. Raises
+    ``KafkaException``."""
     ids: dict[str, int] = {}
     asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=timeout_seconds)
     for topic, answer in asked.items():
@@ -38,7 +36,7 @@ def topic_ids(admin: AdminClient, topics: Collection[str], *, timeout_seconds: f
 
 
 class TopicIdentity:
-    """Whether a topic is still the one that it was: for readers that remember offsets. One thread uses it.
+    """Detects that a topic was recreated, for readers that keep offsets. One thread uses it.
 
     It asks the brokers every ``look_seconds``, the first time at once, and never waits for their answer.
     """
@@ -57,7 +55,7 @@ class TopicIdentity:
         self._look()
 
     def _look(self) -> None:
-        """Asks, unless it did lately or no answer has come yet."""
+        """Sends a request, unless one was sent lately or is still unanswered."""
         now = self._clock.monotonic()
         if self._answer is not None or now < self._ask_at:
             return
@@ -68,7 +66,7 @@ class TopicIdentity:
         self._answer = asked[self._topic]
 
     def was_made_anew(self) -> bool:
-        """Whether it has turned out to be another topic of that name since this was last asked."""
+        """Whether the topic was recreated since the last call."""
         self._look()
         assert self._admin is not None
         self._admin.poll(0)  # its log
@@ -76,7 +74,7 @@ class TopicIdentity:
             return False
         answer, self._answer = self._answer, None
         if answer.exception() is not None:
-            return False  # it is gone, or nobody can tell now: only another one tells
+            return False  # missing, or unknown now: only another id counts
         topic_id = _mark(answer.result())
         before, self._known = self._known, topic_id or self._known
         return None not in (before, topic_id) and topic_id != before

@@ -1,4 +1,4 @@
-"""Errors that pass by themselves: a partition or a group whose broker has not taken it over yet, or is giving it up."""
+"""Transient errors: a partition or group whose broker has not taken it over yet, or gives it up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 SECONDS_MAX: Final = 10.0
 
-# Metadata names the leader of a new partition, and the epoch, some milliseconds before that leader knows.
+# Metadata names the leader of a new partition, and its epoch, some milliseconds before that leader knows.
 PASSING: Final = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -30,12 +30,12 @@ PASSING: Final = {
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a ``KafkaException`` is worth a second try."""
+    """Whether a ``KafkaException`` is worth a retry."""
     return isinstance(error, KafkaException) and error.args[0].code() in PASSING
 
 
 def until_passed(seconds: float = SECONDS_MAX) -> Retrying:
-    """Repeats a question to the brokers while its error is a passing one, so long; raises the last error."""
+    """Repeats a request while its error is transient, for a bounded time; raises the last error."""
     return Retrying(
         retry=retry_if_exception(is_passing),
         stop=stop_after_delay(seconds),

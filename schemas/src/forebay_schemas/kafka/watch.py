@@ -1,7 +1,7 @@
-"""What the clients of one connection report of it, and new credentials for all of them when their file changes.
+"""Connection errors of all clients of one connection, and rotated credentials for them. Clients call it from the
+threads that poll them.
 
-Clients call it from the threads that poll them. Where credentials come from a file, a thread of its own reads that
-again every two seconds, while there are clients.
+Credentials from a file are reread every two seconds by a thread, while there are clients.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from forebay_schemas.kafka.token_provider import TokenSource
 
 LOOK_SECONDS: Final = 2.0
 FRESH_SECONDS: Final = 15.0
-"""A failure is told of for so long: a token that could not be had is asked for again after ten seconds."""
+"""How long a failure is remembered: a failed token is requested again after ten seconds."""
 
 NOT_ACQUIRED: Final = "Failed to acquire SASL OAUTHBEARER token"
-"""How librdkafka begins to say so."""
+"""The prefix of librdkafka's message."""
 
 _CREDENTIALS: Final = ("sasl.username", "sasl.password")
 
@@ -31,7 +31,7 @@ _log = logging.getLogger("forebay.kafka")
 
 
 class ConnectionWatch:
-    """Given to every client as its ``error_cb``. Thread-safe; calling it never raises."""
+    """The ``error_cb`` of every client. Thread-safe; calling it never raises."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class ConnectionWatch:
         tokens: TokenSource | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``reread`` reads the properties anew; raises ``UsageError`` while they cannot be read. ``tokens``: where the
-        clients' tokens come from, if from a function."""
+        """``reread`` rereads the properties; raises ``UsageError`` while they cannot be read. ``tokens``: the source of
+        tokens, if from a function."""
         self._reread = reread
         self._tokens = tokens
         self._clock = clock or SystemClock()
@@ -53,13 +53,13 @@ class ConnectionWatch:
         self.rotations = 0
 
     def __call__(self, error: KafkaError) -> None:
-        """A client reports an error: what concerns credentials and TLS is remembered for a while."""
+        """Called for a client's error: failures of credentials and TLS are remembered for a while."""
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             self._failure = (self._clock.monotonic(), error)
 
     @property
     def failure(self) -> KafkaError | None:
-        """What was last wrong with credentials or TLS, if that was a moment ago."""
+        """The last failure of credentials or TLS, if recent."""
         failure = self._failure
         if failure is None or self._clock.monotonic() - failure[0] > FRESH_SECONDS:
             return None
@@ -76,8 +76,8 @@ class ConnectionWatch:
         return failure.str()
 
     def renewed(self, properties: Mapping[str, Any]) -> dict[str, Any]:
-        """The same properties with the credentials that are in the file now, which all clients get then: those they
-        were read with may be refused as soon as the client that is made with them connects."""
+        """The same properties with the present credentials from the file, which are then given to all clients: old ones
+        may be refused as soon as the new client connects."""
         if self._credentials is None or not all(properties.get(name) for name in _CREDENTIALS):
             return dict(properties)
         self.look()
@@ -86,7 +86,7 @@ class ConnectionWatch:
         return {**properties, **dict(zip(_CREDENTIALS, credentials, strict=True))}
 
     def add(self, client: Any, properties: Mapping[str, Any]) -> None:
-        """Leaves new credentials in the client's ``new_credentials`` when there are some; it takes them when polled."""
+        """Puts new credentials into the client's ``new_credentials``; the client takes them when polled."""
         username, password = (properties.get(name) for name in _CREDENTIALS)
         if self._reread is None or not username or not password:
             return
@@ -101,7 +101,7 @@ class ConnectionWatch:
                 threading.Thread(target=self._look_again, name="kafka-credentials", daemon=True).start()
 
     def look(self) -> None:
-        """Reads the credentials again and hands new ones to all clients; connections that stand are not touched."""
+        """Rereads the credentials and gives new ones to all clients; open connections are not touched."""
         assert self._reread is not None
         try:
             properties = self._reread()
@@ -114,7 +114,7 @@ class ConnectionWatch:
                 return
             self._credentials = (username, password)
             self.rotations += 1
-            self._failure = None  # it was of the old ones
+            self._failure = None  # it concerned the old ones
             clients = list(self._clients)
             for client in clients:
                 client.new_credentials = (username, password)

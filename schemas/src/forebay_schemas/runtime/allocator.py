@@ -1,4 +1,4 @@
-"""Has the C library give large blocks back to the system as soon as they are freed. Once, at the start of a process."""
+"""Makes the C library return large blocks to the system as soon as they are freed. Called once, at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an HTTP port of this process cannot listen, as an error that names the setting at fault. Pure."""
+"""The error for a port that cannot be opened; it names the setting at fault. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_HERE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 
 def cannot_listen(error: OSError | UnicodeError, *, host: str, port: int, setting: str) -> UsageError:
-    """``setting``: the variables' common beginning, as in FOREBAY_OPS for FOREBAY_OPS_HOST and FOREBAY_OPS_PORT."""
+    """``setting``: the common prefix of the variables, e.g. FOREBAY_OPS for FOREBAY_OPS_HOST and FOREBAY_OPS_PORT."""
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     said = f"cannot listen on {host}:{port} ({why})"
     if isinstance(error, UnicodeError | socket.gaierror) or error.errno in _NOT_HERE:

@@ -1,7 +1,7 @@
-"""Where the three commands begin: what imports them takes seconds, and Ctrl-C meanwhile is no reason for a traceback.
+"""The entry points of the three commands. Ctrl-C during their imports ends them without a traceback.
 
-Here, since this package alone imports nothing. Prepares the standard streams. Sets signal handlers: for SIGINT while a
-command is imported, for SIGTERM where the command is the first process of a container.
+Here, as this package alone imports nothing. Prepares the standard streams. Sets signal handlers: for SIGINT during
+imports, for SIGTERM when the command is the first process of a container.
 """
 
 import os
@@ -13,10 +13,10 @@ from types import ModuleType
 from forebay_schemas.runtime.streams import flush_stdout, prepare_streams
 
 EXIT_INTERRUPTED = 130
-"""What shells say of a program that SIGINT (2) has ended: 128 more."""
+"""The shell's status of a program ended by SIGINT (2): 128 more."""
 
 EXIT_TERMINATED = 143
-"""Likewise of SIGTERM (15)."""
+"""Likewise for SIGTERM (15)."""
 
 _FIRST_PROCESS = 1
 
@@ -39,8 +39,8 @@ def forebay_sandbox() -> None:
 
 
 def import_for_command(*modules: str) -> ModuleType:
-    """Imports what a command needs; returns the last of the modules. Ctrl-C meanwhile ends the process with 130."""
-    # Raised within the import system, an exception may be printed and forgotten.
+    """Imports modules for a command; returns the last one. Ctrl-C meanwhile ends the process with 130."""
+    # An exception raised within the import system may be printed and ignored.
     heeds_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeds_ctrl_c:
         signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
@@ -54,8 +54,8 @@ def _run(module: str) -> None:
     prepare_streams()
     try:
         if os.getpid() == _FIRST_PROCESS:
-            # The kernel keeps from the first process of a container what it has no handler for: a command would outlive
-            # its pod's grace period. One that has more to do at its end puts its own handler in the place of this.
+            # The kernel ignores signals without a handler for the first process of a container: a command would outlive
+            # its pod's grace period. A command with its own shutdown replaces this handler.
             signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_TERMINATED))
         import_for_command(module).main()
     except KeyboardInterrupt:
@@ -63,8 +63,8 @@ def _run(module: str) -> None:
     except SystemError as error:
         if _KAFKA_CLIENT not in str(error):
             raise
-        # Ctrl-C came while librdkafka had called a log or error callback: confluent-kafka drops the exception, and
-        # CPython then complains of the call. Those callbacks raise nothing else.
+        # Ctrl-C came while librdkafka called a log or error callback: confluent-kafka drops the exception, and CPython
+        # then reports the call. Those callbacks raise nothing else.
         sys.exit(EXIT_INTERRUPTED)
     finally:
         flush_stdout()

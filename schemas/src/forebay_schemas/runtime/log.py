@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class BelongsToTrace(Protocol):
-    """What lines are about."""
+    """The subject of log lines."""
 
     @property
     def traceparent(self) -> str | None:
-        """Its trace, as the header of that name has it."""
+        """Its trace, as in the header."""
         ...
 
 
 spoken_of: Final[ContextVar[BelongsToTrace | None]] = ContextVar("forebay_spoken_of", default=None)
-"""What the present task works on: its lines get the ids of that trace, a handler's own lines too."""
+"""The subject of the present task: its log lines, and those of a user's handler, get the ids of that trace."""
 
 
 def configure_logging(*, level: str, service: str) -> None:
@@ -38,7 +38,7 @@ def configure_logging(*, level: str, service: str) -> None:
     belongs to a trace (``traceparent=`` of a line, or `spoken_of`), also ``trace_id`` and ``span_id``.
     """
 
-    # A context variable would not do: a new thread starts without any.
+    # A context variable does not do: a new thread starts without any.
     def name_service(_logger: object, _method: str, event: EventDict) -> EventDict:
         event.setdefault("service", service)
         return event
@@ -65,7 +65,7 @@ def configure_logging(*, level: str, service: str) -> None:
     )
     tail: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if terminal:
-        # Its default, where rich is installed, prints the local variables as well: payloads among them.
+        # Where rich is installed, the default also prints local variables, payloads among them.
         tail += [_make_printable, structlog.dev.ConsoleRenderer(exception_formatter=_printable_traceback)]
     else:
         tail += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -77,7 +77,7 @@ def configure_logging(*, level: str, service: str) -> None:
 
 
 def _make_printable(_logger: object, _method: str, event: EventDict) -> EventDict:
-    """What brokers, engines and clients said is in some lines, and must not steer the terminal."""
+    """Texts of brokers, engines and clients appear in some lines, and must not control the terminal."""
     for name, value in event.items():
         if name != "exc_info" and not isinstance(value, bool | int | float | None):
             event[name] = printable(str(value))

@@ -1,7 +1,8 @@
-"""What the deployables' metrics have in common: how one is described, a histogram that costs little, a scrape's sheet.
+"""Metrics of all deployables: descriptions, a cheap histogram, the sheet of a scrape. Pure: registers nothing, listens
+to nothing.
 
-Pure: nothing is registered and nothing listens. A Counter of prometheus-client costs 0.9 microseconds a call and a
-Histogram 1.9 (measured): too much, three times a request. So counts are plain integers, shown when asked for.
+A Counter of prometheus-client costs 0.9 microseconds a call and a Histogram 1.9 (measured): too much, three times a
+request. So counts are plain integers, exported on a scrape.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 BUCKETS_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 30, 60, 120, 300, 600)
-"""Among them the promises of the tiers: 3 s, 5 s, 30 s."""
+"""Include the default waits and deadlines of the tiers: 3 s, 5 s, 30 s."""
 
 POOL_LABEL: Final = "pool"
 """The first label of every metric."""
@@ -33,7 +34,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A metric: its full name, its kind, its labels behind `POOL_LABEL`, and what it means."""
+    """A metric: its full name, its kind, its labels after `POOL_LABEL`, and its meaning."""
 
     name: str
     kind: Kind
@@ -47,7 +48,7 @@ def counter(name: str, meaning: str, *labels: str) -> Described:
 
 
 def gauge(name: str, meaning: str, *labels: str) -> Described:
-    """A number as it is at the moment of a scrape."""
+    """A number at the moment of a scrape."""
     return Described(name, Kind.GAUGE, labels, meaning)
 
 
@@ -69,14 +70,14 @@ class Histogram:
         self._pending: list[float] = []
         self._at_or_below = [0] * len(BUCKETS_SECONDS)
         self.count = 0
-        """Samples that were folded."""
+        """Folded samples."""
         self.total = 0.0
         """Their sum in seconds."""
         self.observe: Callable[[float], None] = self._pending.append
         """Notes a sample, in seconds."""
 
     def fold(self) -> None:
-        """Counts what was noted."""
+        """Counts the noted samples."""
         if not self._pending:
             return
         samples = sorted(self._pending)
@@ -87,7 +88,7 @@ class Histogram:
             self._at_or_below[index] += bisect_right(samples, bound)
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Prometheus' form, of all that was noted: (upper bound, how many at or below it)."""
+        """Prometheus' form, of all samples: (upper bound, number at or below it)."""
         self.fold()
         return list(zip(_BOUNDS, map(float, (*self._at_or_below, self.count)), strict=True))
 
@@ -113,7 +114,7 @@ class Sheet:
                 self._families[each.name] = HistogramMetricFamily(each.name, each.meaning, labels=labels)
 
     def add(self, pool: str, name: str, value: float | Histogram | None, *labels: str) -> None:
-        """Adds a sample; ``labels`` in the order of the list. None: the value is not known, there is no sample."""
+        """Adds a sample; ``labels`` in the order of the list. None: unknown, no sample."""
         if len(labels) != len(self._described[name].labels):
             raise ValueError(f"{name} has the labels {self._described[name].labels}, not {labels}")
         family = self._families[name]
@@ -127,5 +128,5 @@ class Sheet:
             family.add_metric((pool, *labels), value)
 
     def families(self) -> Iterator[Metric]:
-        """For a prometheus-client collector."""
+        """The families, for a prometheus-client collector."""
         yield from self._families.values()

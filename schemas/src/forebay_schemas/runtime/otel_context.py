@@ -1,7 +1,5 @@
-"""Trace contexts between record headers and OpenTelemetry. Pure.
-
-Imports OpenTelemetry, so only what makes spans may import it.
-"""
+"""Trace contexts between record headers and OpenTelemetry. Pure. Imports OpenTelemetry; only span makers may import
+it."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ _EMPTY: Final = Context()
 
 TRACESTATE_CHARS_MAX: Final = 512
 MODEL_CHARS_MAX: Final = 128
-"""A model's name in an attribute is cut to this: a client wrote it."""
+"""A model's name in an attribute is cut to this length: clients write it."""
 
-# W3C Trace Context, section 3.3.1. Checked here since OpenTelemetry logs a line for each member that will not do.
+# W3C Trace Context, section 3.3.1. Checked here, as OpenTelemetry logs a line for each invalid member.
 _MEMBER: Final = r"[ \t]*[a-z0-9][a-z0-9_\-*/]{0,240}(@[a-z][a-z0-9_\-*/]{0,13})?=[ -+\--<>-~]{0,255}[!-+\--<>-~][ \t]*"
 _TRACESTATE: Final = re.compile(f"{_MEMBER}(,{_MEMBER}){{0,31}}", re.ASCII)
 
 
 def remote_span(found: TraceContext, tracestate: str | None = None) -> SpanContext:
-    """The span that a header names; a tracestate that breaks the format is left out."""
+    """The span named in a header; a malformed tracestate is left out."""
     state = None
     if tracestate and len(tracestate) <= TRACESTATE_CHARS_MAX and _TRACESTATE.fullmatch(tracestate):
         state = TraceState.from_header([tracestate])
@@ -56,7 +54,7 @@ def traceparent_of(span: SpanContext) -> str:
 
 
 def headers_below(span: Span) -> dict[str, str]:
-    """The headers that make whoever reads them a child of the span."""
+    """The headers that make their reader a child of the span."""
     context = span.get_span_context()
     headers = {TRACEPARENT: traceparent_of(context)}
     if context.trace_state:
@@ -65,17 +63,17 @@ def headers_below(span: Span) -> dict[str, str]:
 
 
 class PresetIds(RandomIdGenerator):
-    """Lets a trace's id be known before its first span is made."""
+    """Makes a trace's id known before its first span."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
 
     def preset(self, trace_id: int) -> None:
-        """The next trace that this thread begins has this id."""
+        """Sets the id of the next trace that this thread begins."""
         self._of_thread.trace_id = trace_id
 
     def fresh(self) -> int:
-        """An id that nobody has asked for."""
+        """The reserved id, or a new one."""
         return super().generate_trace_id()
 
     def generate_trace_id(self) -> int:
@@ -84,16 +82,16 @@ class PresetIds(RandomIdGenerator):
 
 
 class RootDecisions:
-    """Asks the sampler before a span is made: where one in a hundred is kept, making the others costs the most."""
+    """Asks the sampler before a span is made: with one in a hundred kept, making the others costs most."""
 
     def __init__(self, sampler: Sampler, ids: PresetIds) -> None:
         self._sampler = sampler
         self._ids = ids
         self.keeps_to_parents = "remoteParentNotSampled:AlwaysOffSampler" in sampler.get_description()
-        """Whether what comes unsampled stays so."""
+        """Whether unsampled traces stay unsampled."""
 
     def begin(self, name: str, kind: SpanKind, attributes: Mapping[str, Any]) -> int | None:
-        """For a new trace: None when it is kept, and the tracer is to make its span now; else the id it would have."""
+        """For a new trace: None when it is sampled, and the tracer makes its span now; else the id it would have."""
         trace_id = self._ids.fresh()
         result = self._sampler.should_sample(_EMPTY, trace_id, name, kind, attributes, ())
         if result.decision is Decision.DROP:
@@ -103,7 +101,7 @@ class RootDecisions:
 
 
 def printable_key(key: bytes | None) -> str | None:
-    """A record's key as an attribute; None for one that is no short text."""
+    """A record's key as an attribute; None unless it is a short text."""
     if not key or len(key) > 200:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How commands print, as their option --output says."""
+"""The values of the commands' option --output."""
 
 from __future__ import annotations
 

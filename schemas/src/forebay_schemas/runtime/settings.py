@@ -1,7 +1,5 @@
-"""The settings that every deployable has, and how all settings are read: flag beats environment beats file.
-
-Reads the environment and the TOML file given by ``--config``.
-"""
+"""The settings of all deployables, and how settings are read: options override variables, which override the file.
+Reads the environment and the TOML file of ``--config``."""
 
 from __future__ import annotations
 
@@ -95,7 +93,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "OPS_PORT",
     )
 )
-"""Every variable that some deployable reads: one environment serves all, and a misspelt name is still noticed."""
+"""Every variable of any deployable: one environment serves all, and a misspelt name is still noticed."""
 
 # Kubernetes tells each container of every Service in its namespace by variables of these forms, and a Service may
 # well be called forebay-something: FOREBAY_GATEWAY_PORT=tcp://10.0.0.1:8080 is one, not a setting.
@@ -106,7 +104,7 @@ TierMilliseconds = Annotated[int, Field(strict=True, ge=1, le=TTL_MS_MAX)]
 
 
 class CommonSettings(BaseSettings):
-    """What producer and worker both need to know. Made by `load_settings`."""
+    """The settings of both producer and worker. Made by `load_settings`."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -147,14 +145,14 @@ class CommonSettings(BaseSettings):
         'given, for high 3000 at most), as JSON: {"high": 10000}',
     )
 
-    # What `load_settings` hands to the sources, which pydantic makes per class.
+    # Passed by `load_settings` to the sources, which pydantic makes per class.
     toml_path: ClassVar[Path | None] = None
     variables: ClassVar[Mapping[str, str]] = {}
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_boolean_for_a_number(cls, value: object, info: ValidationInfo) -> object:
-        # pydantic takes a TOML true for the number 1.
+        # pydantic would accept a TOML true for the number 1.
         assert info.field_name is not None
         annotation = cls.model_fields[info.field_name].annotation
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
@@ -210,7 +208,7 @@ class CommonSettings(BaseSettings):
         return KafkaConnection(bootstrap_servers=servers, properties=properties, watch=watch, tokens=tokens)
 
     def tier_times(self) -> TierTimes:
-        """What the pool grants each tier. Raises ``UsageError`` where a wait is no shorter than the deadline."""
+        """The pool's deadlines and waits. Raises ``UsageError`` when a wait is not shorter than its deadline."""
         return checked_times(ENV_PREFIX + "TIER_WAIT_MS", self.tier_ttl_ms, self.tier_wait_ms)
 
     def schema_registry(self) -> SchemaRegistry | None:
@@ -271,10 +269,10 @@ def load_settings(
     try:
         settings = source(**given)
     except ValidationError as error:
-        # Its context would show what was given, secrets included.
+        # Its context would show the values, secrets included.
         raise _explain(cls, error, given=given, variables=variables, config=config) from None
     except SettingsError as error:
-        # Only a variable is parsed as JSON before it is checked; the text names the field between quotes.
+        # Only a variable is parsed as JSON before it is checked; the text quotes the field's name.
         name = next((name for name in cls.model_fields if f'"{name}"' in str(error)), "")
         raise UsageError(ENV_PREFIX + name.upper(), "is not JSON", fix=_takes(cls, name)) from None
     except OSError as error:
@@ -331,7 +329,7 @@ def _explain(
     value = "[hidden]" if "SecretStr" in str(cls.model_fields[name].annotation) else shown(given_value)
     message = first["msg"].removeprefix("Value error, ").replace("a valid dictionary", "a JSON object or a TOML table")
     within = first["loc"][1:]
-    # Of a table, the entry that is meant. Of a list's items, and of a key that cannot be, pydantic says no name.
+    # For a table, its entry. For list items and invalid keys pydantic gives no name.
     is_named = bool(name and within) and isinstance(within[0], str) and within[-1] != "[key]"
     entry = f"{printable('.'.join(map(str, within)))} " if is_named else ""
     return UsageError(where, f"{entry}is {value}: {message[0].lower()}{message[1:]}", fix=_takes(cls, name))

@@ -1,4 +1,4 @@
-"""The standard streams of a command, made safe before it starts. Changes descriptors 0 to 2, `sys.argv`, `sys.stdout`.
+"""Prepares the standard streams of a command. Changes descriptors 0 to 2, `sys.argv`, `sys.stdout`.
 
 Imports nothing but the standard library: commands import this before anything else.
 """
@@ -13,7 +13,7 @@ import sys
 from typing import Any, Final
 
 EXIT_BROKEN_PIPE: Final = 141
-"""What shells say of a program that SIGPIPE (13) has ended: 128 more."""
+"""The shell's status of a program ended by SIGPIPE (13): 128 more."""
 
 EXIT_CANNOT_WRITE: Final = 1
 
@@ -33,7 +33,7 @@ def prepare_streams() -> None:
     """
     for descriptor, mode in ((_IN, os.O_WRONLY), (_OUT, os.O_RDONLY), (_ERR, os.O_WRONLY)):
         if _is_closed(descriptor):
-            # The lowest free descriptor is this one, since those below are open.
+            # The lowest free descriptor is this one, as those below are open.
             os.open(os.devnull, mode)
     # Python's own are None where the descriptor was closed.
     if sys.stdin is None:
@@ -42,7 +42,7 @@ def prepare_streams() -> None:
         sys.stderr = open(_ERR, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     codecs.register_error(_ESCAPE, _escape)
     encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
-    # PYTHONUNBUFFERED is set in images, so that what a command says is seen when it is said.
+    # PYTHONUNBUFFERED is set in images, so that output appears at once.
     by_line = bool(os.environ.get("PYTHONUNBUFFERED")) or os.isatty(_OUT)
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(_Stdout(_OUT, "w", closefd=False)), encoding=encoding, errors=_ESCAPE, line_buffering=by_line
@@ -51,7 +51,7 @@ def prepare_streams() -> None:
 
 
 def flush_stdout() -> None:
-    """To be called at the end: what is only written then may fail then."""
+    """Called at the end: a write that happens only then can fail then."""
     sys.stdout.flush()
 
 
@@ -90,7 +90,7 @@ def _escape(error: UnicodeError) -> tuple[str, int]:
 
 
 def _as_utf8(argument: str) -> str:
-    """The argument, where its bytes that the locale could not read are UTF-8."""
+    """The argument, with bytes that the locale could not decode read as UTF-8."""
     try:
         argument.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What others sent, made fit to be shown at a terminal. Pure: prints nothing."""
+"""Makes untrusted text safe for a terminal. Pure: prints nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """The text with all that is not printable escaped, line breaks too: a stranger's text must not steer a terminal."""
+    """The text with everything unprintable escaped, line breaks included: untrusted text must not control a
+    terminal."""
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same for text of several lines, which stay lines."""
+    """The same for text of several lines; line breaks stay."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -1,7 +1,5 @@
-"""Whether spans are recorded, and where to: what producer and worker share of OpenTelemetry's set-up.
-
-Reads the OTEL_ variables. Imports OpenTelemetry only once it is known that it is wanted; its own thread exports.
-"""
+"""Whether and where to export spans: the OpenTelemetry set-up shared by producer and worker. Reads the OTEL_ variables.
+Imports OpenTelemetry only if it is needed; OpenTelemetry's own thread exports."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 TracesSwitch = Literal["auto", "on", "off"]
 
 FLUSH_SECONDS_MAX: Final = 2.0
-"""How long the end of a process waits for its last spans to be exported; an endpoint that hangs costs no more."""
+"""How long a process waits at its end for the export of its last spans; an endpoint that hangs costs no more."""
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -34,8 +32,8 @@ log = structlog.get_logger("forebay.tracing")
 
 
 def wants_traces(switch: TracesSwitch, environ: Mapping[str, str]) -> bool:
-    """Whether this process is to export spans of its own: told to, or given an endpoint; OpenTelemetry's own off
-    switches count."""
+    """Whether this process exports its own spans: configured to, or given an endpoint. OpenTelemetry's off switches
+    apply."""
     if switch == "off" or _said(environ, "OTEL_SDK_DISABLED") == "true":
         return False
     if _said(environ, "OTEL_TRACES_EXPORTER") == "none":
@@ -48,24 +46,24 @@ def _said(environ: Mapping[str, str], name: str) -> str:
 
 
 class Traces:
-    """Where tracers come from. Close it: what is not exported by then is lost."""
+    """The source of tracers. Close it: spans not exported by then are lost."""
 
     def __init__(self, provider: TracerProvider, *, is_ours: bool, decisions: RootDecisions | None = None) -> None:
-        """``decisions``: of a provider that is ours."""
+        """``decisions``: of our own provider."""
         self._provider = provider
         self._is_ours = is_ours
         self.decisions = decisions
 
     def tracer(self, package: str) -> Tracer:
-        """A tracer for the spans of one of our packages, ``forebay-worker`` say."""
+        """A tracer for the spans of one of our packages, e.g. ``forebay-worker``."""
         return self._provider.get_tracer(package.replace("-", "_"), version(package))
 
     def close(self) -> None:
-        """Exports what is left, for `FLUSH_SECONDS_MAX` at most. A provider that is not ours is left alone."""
+        """Exports the remaining spans, for at most `FLUSH_SECONDS_MAX`. Leaves a foreign provider alone."""
         shutdown = getattr(self._provider, "shutdown", None)
         if not self._is_ours or shutdown is None:
             return
-        # It takes no time limit, and may wait for an endpoint that hangs. A daemon does not keep the process alive.
+        # It has no timeout, and may wait for an endpoint that hangs. A daemon does not keep the process alive.
         thread = threading.Thread(target=shutdown, name="traces-flush", daemon=True)
         thread.start()
         thread.join(FLUSH_SECONDS_MAX)
@@ -119,7 +117,7 @@ def open_traces(
 
 
 def _of_the_application() -> TracerProvider | None:
-    # Nobody can have set one without importing it, and an import takes time.
+    # Only code that imported it can have set one, and an import takes time.
     api: Any = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
