@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
 from forebay_schemas.contract import headers as h
 from forebay_schemas.contract.envelope import NO_JSON, Request, payload_hints
 from forebay_schemas.contract.envelope_problems import NAME_CHARS_MAX, is_request_id
-from forebay_schemas.contract.headers import Header, History, read_history, record_headers
+from forebay_schemas.contract.headers import Header, History, Record, read_history, record_headers
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, Pool
 from forebay_schemas.errors import EnvelopeError
@@ -20,18 +20,6 @@ from forebay_schemas.formats.envelope_reader import EnvelopeReader, NoSchemas
 SAMPLES_MAX: Final = 3
 
 _JSON_AND_OUR_AVRO: Final = EnvelopeReader(NoSchemas())
-
-
-class Record(Protocol):
-    """A record, as confluent-kafka's Message."""
-
-    def partition(self) -> Any: ...
-    def offset(self) -> Any: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def headers(self) -> Any: ...
-    def set_headers(self, value: Any, /) -> Any: ...
-    def timestamp(self) -> Any: ...
 
 
 class _Model(msgspec.Struct, frozen=True, gc=False):
