@@ -63,11 +63,13 @@ test-image: bootstrap ## build both images with buildah, twice, and take request
 test-unit: bootstrap ## only the tests that need no broker (two minutes)
 	@$(BIN)/pytest tests/unit tests/contract
 
-lint: bootstrap ## ruff, mypy --strict, the floors that rooms stand on, and the links of the documents
+lint: bootstrap ## ruff, mypy --strict, the floors that rooms stand on, code said twice, the length of files, and the links of the documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks tools/docs.py
+	@$(BIN)/mypy schemas/src producer/src worker/src sandbox/src helm/dashboards tests benchmarks tools/docs.py tools/lengths.py
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@$(BIN)/pylint schemas/src producer/src worker/src sandbox/src
+	@$(BIN)/python tools/lengths.py
 	@$(BIN)/python tools/docs.py check
 
 format: bootstrap ## let ruff rewrite the sources
