@@ -1,4 +1,4 @@
-"""The command `forebay-sandbox`: puts the groups of commands together, and turns errors into one line and a status."""
+"""The command `forebay-sandbox`: its groups of commands, and errors as one line and an exit status."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _options_of_all(
 
 
 def main() -> None:
-    """Run the command line; end with one of `ExitCode`."""
+    """Runs the command line; exits with one of `ExitCode`."""
     try:
         app()
     except ForebayError as error:

@@ -1,4 +1,4 @@
-"""Every error the sandbox raises on purpose. Pure."""
+"""The sandbox's own errors. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from forebay_schemas.errors import ForebayError
 
 
 class SandboxError(ForebayError):
-    """The sandbox could not do what was asked; ``str(error)`` says why and what to do."""
+    """The sandbox could not do what was asked; ``str(error)`` says why, and what to do."""
 
     reason = "sandbox_failed"
 
 
 class PrerequisiteMissingError(SandboxError):
-    """A program the sandbox runs is not installed here (Java, Maven). Tests skip on this one, except in CI."""
+    """A required program is missing (Java, Maven). Tests skip on this error, except in CI."""
 
     reason = "prerequisite_missing"
 
 
 class JarsError(SandboxError):
-    """Maven ran, but did not bring Kafka's jars."""
+    """Maven ran, but did not fetch Kafka's jars."""
 
     reason = "jars_failed"
 
 
 class PortTakenError(SandboxError):
-    """Someone else listens on a port that a broker was to have."""
+    """A broker's port is taken by another program."""
 
     reason = "port_taken"
 
@@ -40,6 +40,6 @@ class BrokerStartError(SandboxError):
 
 
 class ToolError(SandboxError):
-    """One of Kafka's console tools could not be run, or failed."""
+    """One of Kafka's console tools could not run, or failed."""
 
     reason = "tool_failed"

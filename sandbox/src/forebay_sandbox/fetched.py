@@ -1,4 +1,4 @@
-"""Folders of the user's cache, fetched or built once and found again. Touches the disk; what fetches is given."""
+"""Folders in the user's cache that are fetched or built once. Touches the disk; the caller passes what fetches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fetched(folder: Path, fetch: Callable[[Path], Path], *, wait_seconds: float)
     with locked(folder.with_name(f"{folder.name}.lock"), wait_seconds=wait_seconds):
         if complete(folder):
             return folder
-        # The lock is held, so what a killed run left behind is nobody's.
+        # The lock is held, so files of a killed run belong to nobody.
         partial = folder.with_name(f"{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
@@ -40,7 +40,7 @@ def fetched(folder: Path, fetch: Callable[[Path], Path], *, wait_seconds: float)
 
 
 def complete(folder: Path) -> bool:
-    """Whether the manifest, which is written last, is there and every file in it has its size."""
+    """Whether the manifest exists, which is written last, and every file in it has its size."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         return bool(manifest) and all((folder / name).stat().st_size == size for name, size in manifest.items())

@@ -1,4 +1,4 @@
-"""Where the sandbox keeps files, and how it writes and locks them. Touches the disk; starts nothing."""
+"""The sandbox's folders, atomic writes and locks. Touches the disk; starts nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def cache_root() -> Path:
-    """The user's own cache folder for the sandbox, made when missing: $XDG_CACHE_HOME or ~/.cache."""
+    """The sandbox's folder in the user's cache, created if missing: $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     root = (Path(base) if base else Path.home() / ".cache") / "forebay-sandbox"
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -30,7 +30,7 @@ def resource(name: str) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Readers see the old file or the new one, never half of it."""
+    """Writes a file so that readers see the old content or the new."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
@@ -38,7 +38,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(path: Path, *, wait_seconds: float) -> Iterator[None]:
-    """Hold ``path`` alone among all processes; a holder that dies lets go of it. Waits up to ``wait_seconds``."""
+    """Holds ``path`` exclusively among all processes; the lock ends with its holder. Waits up to ``wait_seconds``."""
     deadline = time.monotonic() + wait_seconds
     with path.open("w", encoding="utf-8") as handle:
         while True:

@@ -1,4 +1,4 @@
-"""Ends a child process with its parent, however the parent ends. Starts one daemon thread; exits the process."""
+"""Ends a child process when its parent ends, in whatever way. Starts one daemon thread; exits the process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _LOOK_SECONDS = 1.0
 
 
 def exit_with_parent() -> None:
-    """From now on: exit at once when standard input ends or the parent is another.
+    """From now on: exit when standard input ends or the parent changes.
 
-    The parent starts this process with a pipe as standard input and keeps the other end open. The end of a pipe is the
-    one signal that even kill -9 sends; a forked child of the parent can hold it open, hence the look at the parent too.
+    The parent starts this process with a pipe as standard input and keeps the other end open. Even kill -9 closes that
+    pipe. A forked child of the parent can keep it open, so the parent's id is checked, too.
     """
     parent_pid = os.getppid()
 

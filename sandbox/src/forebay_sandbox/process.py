@@ -1,8 +1,8 @@
-"""Which processes are ours, and how they end even when their owner was killed.
+"""The sandbox's processes, and how they end even if their owner was killed.
 
-Reads the process table, sends signals, writes run records in the user's cache folder. A process is ours only if its
-command line carries the random token of a run; the token is written down before the first process starts. Process ids
-alone are never trusted: the system gives them out again.
+Reads the process table, sends signals, writes run records in the user's cache folder. A process belongs to a run only
+if its command line carries the run's random token; the token is recorded before the first process starts. Process ids
+alone are not trusted: the system reuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOKEN_OPTION = "-Dforebay.sandbox.run="  # noqa: S105 - the name of an option, 
 
 
 def new_token() -> str:
-    """A name for one run that no other process on any machine has."""
+    """A globally unique name for one run."""
     return secrets.token_hex(16)
 
 
@@ -42,7 +42,7 @@ def processes_of(token: str) -> list[psutil.Process]:
     mine = []
     for process in psutil.process_iter():
         try:
-            # A zombie has no command line any more, so it is not counted as living.
+            # A zombie has no command line, so it does not count as living.
             if option in process.cmdline():
                 mine.append(process)
         except psutil.Error:
@@ -51,7 +51,7 @@ def processes_of(token: str) -> list[psutil.Process]:
 
 
 def kill_all(token: str) -> None:
-    """SIGKILL every process of the run and wait until none is left. Stopped (SIGSTOP) ones end too."""
+    """Sends SIGKILL to every process of the run and waits for their end. Stopped (SIGSTOP) ones end, too."""
     deadline = time.monotonic() + END_SECONDS_MAX
     while left := processes_of(token):
         if time.monotonic() > deadline:
@@ -62,12 +62,12 @@ def kill_all(token: str) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        # Looked at rather than waited for: waiting would take a child's exit status away from its owner.
+        # Polled, not waited for: waiting would take a child's exit status from its owner.
         time.sleep(_LOOK_SECONDS)
 
 
 def end_all(token: str) -> None:
-    """SIGTERM every process of the run, wait for their tidy end, and kill what is left after that."""
+    """Sends SIGTERM to every process of the run, waits, and kills what is left."""
     for process in processes_of(token):
         try:
             process.terminate()
@@ -83,7 +83,7 @@ def end_all(token: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run that must not outlive its owner: what to kill and what to delete once the owner is gone."""
+    """A run that must not outlive its owner: the token of its processes, and folders to delete."""
 
     token: str
     owner_pid: int
@@ -113,7 +113,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, path: Path) -> RunRecord | None:
-        """The record in ``path``; None when it is gone or is not one."""
+        """The record in ``path``; None if missing or invalid."""
         try:
             fields = json.loads(path.read_text(encoding="utf-8"))
             return cls(
@@ -126,16 +126,16 @@ class RunRecord:
             return None
 
     def owner_lives(self) -> bool:
-        """Whether the very process that wrote the record still runs."""
+        """Whether the process that wrote the record still runs."""
         try:
             owner = psutil.Process(self.owner_pid)
-            # Creation times are given in hundredths of a second on Linux.
+            # Linux reports creation times in hundredths of a second.
             return abs(owner.create_time() - self.owner_created) < 0.1 and owner.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 
     def clean_up(self) -> None:
-        """Kill the run's processes, delete its folders and the record. Doing it twice, or two at once, is harmless."""
+        """Kills the run's processes, deletes its folders and the record. Safe to repeat, and to run concurrently."""
         kill_all(self.token)
         for folder in self.folders_to_delete:
             shutil.rmtree(folder, ignore_errors=True)
@@ -149,7 +149,7 @@ def _records_folder() -> Path:
 
 
 def clean_up_after_crashed_runs() -> None:
-    """End what runs left behind whose owner and watchdog were both killed."""
+    """Cleans up runs whose owner and watchdog were both killed."""
     for path in _records_folder().glob("*.json"):
         record = RunRecord.read(path)
         if record is None:
@@ -159,10 +159,9 @@ def clean_up_after_crashed_runs() -> None:
 
 
 class Watchdog:
-    """A small process that cleans up a run as soon as its owner closes it or dies, however it dies.
+    """A small process that cleans up a run when its owner closes it or dies.
 
-    It holds the reading end of a pipe. The end of the pipe is the one signal that even kill -9 of the owner sends, so
-    the tidy end and the crash take the same way.
+    It reads from a pipe, which even kill -9 of the owner closes: a regular end and a crash are handled alike.
     """
 
     def __init__(self, record: RunRecord) -> None:
@@ -181,11 +180,11 @@ class Watchdog:
         return self._process.pid
 
     def close(self) -> None:
-        """Have the run cleaned up, and return when that is done."""
+        """Cleans up the run; returns when that is done."""
         try:
             self._process.communicate(timeout=2 * END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-        # Only when the watchdog itself was killed is there anything left to do here.
+        # Work is left here only if the watchdog itself was killed.
         self._record.clean_up()

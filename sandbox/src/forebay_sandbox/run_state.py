@@ -1,5 +1,5 @@
-"""What a command that leaves processes running must remember of them: a file in its folder. Reads and writes it, and
-ends the processes that it names."""
+"""The state file of a command that leaves processes running. Reads and writes it, and ends the processes that it
+names."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from forebay_sandbox.process import end_all, processes_of
 
 STATE: Final = "run.json"
 LOCK: Final = "up.lock"
-"""Held while a command starts or ends what the folder is for."""
+"""Held while a command starts or ends the folder's processes."""
 
 
 class Run(Protocol):
-    """What is remembered: a dataclass."""
+    """The content of a state file: a dataclass."""
 
     @property
     def token(self) -> str:
-        """That of the run's processes."""
+        """The token of the run's processes."""
         ...
 
 
@@ -32,13 +32,13 @@ _Run = TypeVar("_Run", bound=Run)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile(Generic[_Run]):
-    """``of_fields`` makes a run of the file's fields; ``processes`` is what people call them in an error."""
+    """``of_fields`` makes a run from the file's fields; ``processes`` names them in errors."""
 
     of_fields: Callable[[Mapping[str, Any]], _Run]
     processes: str
 
     def read(self, folder: Path) -> _Run | None:
-        """The run; None when there was none yet. Raises ``SandboxError`` for a damaged file."""
+        """The run; None without a file. Raises ``SandboxError`` for a damaged file."""
         try:
             return self.of_fields(json.loads((folder / STATE).read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -48,11 +48,11 @@ class StateFile(Generic[_Run]):
             raise SandboxError(f"{folder / STATE} is damaged; {fix}") from None
 
     def write(self, folder: Path, run: _Run) -> None:
-        """Readers see the old run or the new one."""
+        """Replaces the file atomically."""
         write_atomically(folder / STATE, json.dumps(asdict(run)))  # type: ignore[call-overload] # it is a dataclass
 
     def end(self, folder: Path) -> bool:
-        """Ends the run's processes tidily. False when none was left."""
+        """Ends the run's processes tidily. False when none was running."""
         run = self.read(folder)
         if run is None or not processes_of(run.token):
             return False

@@ -1,6 +1,6 @@
-"""The process that outlives its owner for a moment, to clean up after it: `python -m forebay_sandbox.watchdog RECORD`.
+"""The process that cleans up after its owner: `python -m forebay_sandbox.watchdog RECORD`.
 
-Waits for the end of its standard input or for its parent to change, then kills and deletes what the record names.
+Waits until its standard input ends or its parent changes, then kills and deletes what the record names.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LOOK_SECONDS = 1.0
 
 
 def main() -> None:
-    """Run until the owner is gone."""
+    """Runs until the owner is gone."""
     record = RunRecord.read(Path(sys.argv[1]))
     if record is None:
         return
-    # A forked child of the owner can keep the pipe open after the owner's death, hence the look at the parent too.
+    # A forked child of the owner can keep the pipe open after the owner's death, so the parent is checked, too.
     while os.getppid() == record.owner_pid:
         readable, _, _ = select.select([sys.stdin], [], [], _LOOK_SECONDS)
         if readable:

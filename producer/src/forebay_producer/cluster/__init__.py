@@ -1,4 +1,2 @@
-"""What the cluster says of a pool: its topics, committed offsets, what waits in each tier and how old it is.
-
-Asks brokers; changes nothing but topics. May import errors alone. Callers' threads.
-"""
+"""A pool's state on the cluster: its topics, committed offsets, the backlog of each tier and its age. Asks brokers;
+changes nothing but topics. May import errors alone. Callers' threads."""

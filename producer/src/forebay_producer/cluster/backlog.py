@@ -1,6 +1,6 @@
-"""How much waits in a pool's request topics, how old it is, and how fast it comes and goes.
+"""The backlog of a pool's request topics: its size, its age, and the rates in and out.
 
-`BacklogReader` talks to the brokers; what it makes of their answers is pure. One thread at a time.
+`BacklogReader` talks to the brokers; the computations are pure. One thread at a time.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _CLIENT_ID: Final = "forebay-backlog"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Offsets of one partition. ``committed``: None when the group has committed nothing there.
+    """Offsets of one partition.
 
-    ``finished_beyond``, ``running``: how many records from the head on the commit's metadata says are finished, or
-    running. ``missing``: how many offsets from the head on are known to hold no record.
+    ``committed``: None when the group has committed nothing. ``finished_beyond``, ``running``: records from the head on
+    that the commit's metadata lists as finished, or running. ``missing``: offsets from the head on known to hold no
+    record.
     """
 
     first: int
@@ -42,27 +43,27 @@ class PartitionState:
 
     @property
     def head(self) -> int:
-        """The lowest offset that is not known to be finished."""
+        """The lowest offset not known to be finished."""
         return self.first if self.committed is None else max(self.first, self.committed)
 
     @property
     def done(self) -> int:
-        """How many offsets are behind the group."""
+        """The number of offsets behind the group."""
         return self.head + self.finished_beyond
 
     @property
     def waiting(self) -> int:
-        """Records not finished: waiting or being worked on."""
+        """Unfinished records: waiting or running."""
         return max(0, self.end - self.done - self.missing)
 
     def seen(self, head: Head) -> PartitionState:
-        """The same partition, knowing what lies at its head."""
+        """The same partition with the record at its head known."""
         return replace(self, missing=max(0, min(head.offset, self.end) - self.head))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """All partitions of each tier at one moment. ``at_seconds`` is monotonic."""
+    """All partitions of each tier at one moment. ``at_seconds``: monotonic."""
 
     at_seconds: float
     tiers: Mapping[Tier, tuple[PartitionState, ...]]
@@ -70,7 +71,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierBacklog:
-    """A tier's figures. ``oldest_age_seconds`` is None when nothing waits."""
+    """A tier's figures. ``oldest_age_seconds``: None when nothing waits."""
 
     waiting: int
     oldest_age_seconds: float | None
@@ -79,7 +80,7 @@ class TierBacklog:
 
 
 def backlog_of(tier: Tier, *, before: Sample, after: Sample, oldest_age_seconds: float | None) -> TierBacklog:
-    """The figures at ``after``; the rates since ``before``. Pure."""
+    """The figures at ``after``, with rates since ``before``. Pure."""
     seconds = after.at_seconds - before.at_seconds
     old, new = before.tiers[tier], after.tiers[tier]
     came = sum(state.end for state in new) - sum(state.end for state in old)
@@ -94,14 +95,14 @@ def backlog_of(tier: Tier, *, before: Sample, after: Sample, oldest_age_seconds:
 
 
 class Heads:
-    """The heads of partitions, each read once for as long as nothing changes there."""
+    """Heads of partitions, each read once until something changes there."""
 
     def __init__(self, reader: HeadReader) -> None:
         self._reader = reader
         self._known: dict[PartitionKey, tuple[int, Head]] = {}
 
     def of(self, states: Mapping[PartitionKey, PartitionState]) -> dict[PartitionKey, Head]:
-        """The head of each partition in which something seems to wait, but for those whose broker does not answer."""
+        """The head of each partition with a possible backlog, except those whose broker does not answer."""
         asked = {at: state for at, state in states.items() if state.waiting}
         unknown = {at: state.head for at, state in asked.items() if not self._knows(at, state)}
         self._known |= {at: (unknown[at], head) for at, head in self._reader.at(unknown).items()}
@@ -109,12 +110,12 @@ class Heads:
 
     def _knows(self, at: PartitionKey, state: PartitionState) -> bool:
         offset, head = self._known.get(at, (None, None))
-        # Where there was no record there may be one behind the end of then.
+        # A record may have been added behind an end without one.
         return offset == state.head and head is not None and (head.written_ms is not None or head.offset >= state.end)
 
 
 class BacklogReader:
-    """Asks the brokers. Made with ``TopicMissingError`` or ``BrokerUnreachableError`` if need be; must be closed."""
+    """Asks the brokers. The constructor raises ``TopicMissingError`` and ``BrokerUnreachableError``; must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
         self._clock = clock
@@ -134,14 +135,14 @@ class BacklogReader:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the clients."""
         self._head_reader.close()
         for group in self._groups.values():
             group.close()
 
     def sample(self) -> Sample:
-        """The state of all partitions now, by their offsets alone: `looked_at` tells what of it is no record."""
-        # What is committed comes first, so that it is never beyond the end.
+        """The present state of all partitions, by their offsets alone; `looked_at` finds offsets without records."""
+        # Commits first, so that none is beyond the end.
         committed = {
             at: one for tier in TIERS for at, one in self._groups[tier].committed(self._partitions[tier]).items()
         }
@@ -161,10 +162,10 @@ class BacklogReader:
         )
 
     def looked_at(self, sample: Sample) -> tuple[Sample, dict[Tier, float | None]]:
-        """The sample after a look at the record that each partition's head is, and for each tier how long its oldest
-        record that is not finished has been there, in seconds; None when nothing waits.
+        """The sample with the record at each partition's head read, and for each tier the age of its oldest unfinished
+        record in seconds; None when nothing waits.
 
-        Ages are by the records' timestamps and this machine's clock.
+        Ages use the records' timestamps and this machine's clock.
         """
         heads = self._heads.of(
             {at: state for tier in TIERS for at, state in zip(self._partitions[tier], sample.tiers[tier], strict=True)}
@@ -184,12 +185,12 @@ class BacklogReader:
 def partition_state(
     first: int, end: int, committed: TopicPartition | None, topic_id: int | None = None
 ) -> PartitionState:
-    """What the offsets and the commit say. ``topic_id``: of the topic that is there; None where nobody can tell."""
+    """The state by offsets and commit. ``topic_id``: of the present topic; None if unknown."""
     metadata = NOTHING if committed is None else decode_metadata(committed.offset, committed.metadata) or NOTHING
     is_of_another = None not in (topic_id, metadata.topic_id) and topic_id != metadata.topic_id
     if committed is None or is_of_another:
         return PartitionState(first=first, end=end, committed=None, finished_beyond=0)
-    # Retention may have passed the commit, and what it says of records that are gone.
+    # Retention may have passed the commit, and the records that its metadata lists.
     head = max(first, committed.offset)
     return PartitionState(
         first=first,

@@ -1,4 +1,4 @@
-"""How long the request in a record has, as a worker will count it. Pure."""
+"""The time to live of the request in a record, as a worker computes it. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Lifetime:
 
 
 def lifetime_of(message: Any) -> Lifetime:
-    """That of a record of a request topic, as confluent-kafka's Message gives it. Never raises.
+    """The lifetime of a record of a request topic. Never raises.
 
-    What needs a Schema Registry to be read is not read: it counts as a request that names no deadline.
+    A value that needs a Schema Registry is not read: it counts as a request without a deadline.
     """
     history = read_history(record_headers(message))
     written_ms: int = message.timestamp()[1]
-    # A header makes no request younger than its record.
+    # A header cannot make a request younger than its record.
     since_ms = min(written_ms, written_ms if history.first_enqueued_at is None else history.first_enqueued_at)
     try:
         request = _ENVELOPES.read(message.value(), content_type=history.content_type)
@@ -40,6 +40,6 @@ def lifetime_of(message: Any) -> Lifetime:
         return Lifetime(since_ms=since_ms, ttl_ms=None, expedited_tier=history.expedited_tier)
     ttl_ms = None
     if request.ttl_ms is not None or request.expire_at is not None:
-        # No tier's default is asked for: the request names its deadline.
+        # The tiers' defaults are not used: the request names its deadline.
         ttl_ms = max(0, deadline_ms(request, tier=Tier.MID, first_enqueued_at=since_ms) - since_ms)
     return Lifetime(since_ms=since_ms, ttl_ms=ttl_ms, expedited_tier=history.expedited_tier)

@@ -1,7 +1,4 @@
-"""What a group has committed, and what lies at given offsets. Talks to the brokers, joins no group.
-
-One thread at a time.
-"""
+"""A group's commits, and the records at given offsets. Talks to the brokers, joins no group. One thread at a time."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ _REFUSED_SECONDS: Final = 1.5
 """Without an answer until then, it is looked for what is in its way."""
 
 _ONE_RECORD: Final = {"queued.min.messages": 1, "auto.offset.reset": "earliest"}
-"""One record of each partition is all that is wanted."""
+"""Only one record of each partition is needed."""
 
 
 class GroupOffsets:
-    """Asks for one group. Must be closed.
+    """Reads the commits of one group. Must be closed.
 
-    An admin client could be asked the same, but one whose answer comes from a broker that no longer coordinates the
-    group ends the process (librdkafka 2.16.1: segmentation fault or failed assertion).
+    An admin client could do the same, but one whose answer comes from a former coordinator of the group ends the
+    process (librdkafka 2.16.1: segmentation fault or failed assertion).
     """
 
     def __init__(self, connection: KafkaConnection, *, group: str, client_id: str) -> None:
@@ -47,11 +44,11 @@ class GroupOffsets:
         self._consumer = create_client(Consumer, config)
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the consumer."""
         self._consumer.close()
 
     def committed(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, TopicPartition]:
-        """Offset and metadata of each partition in which the group has committed something."""
+        """Offset and metadata of each partition with a commit."""
         wanted = [TopicPartition(topic, number) for topic, number in partitions]
         consumer = self._consumer
 
@@ -96,13 +93,13 @@ class HeadReader:
         self._consumer = create_client(Consumer, config)
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the consumer."""
         self._consumer.close()
 
     def at(self, offsets: Mapping[PartitionKey, int]) -> dict[PartitionKey, Head]:
         """The head of each partition from this offset on.
 
-        Partitions of which nothing comes within five seconds are left out. Raises ``DeniedError``.
+        Partitions without an answer within five seconds are left out. Raises ``DeniedError``.
         """
         if not offsets:
             return {}
@@ -136,6 +133,6 @@ class HeadReader:
                     else Head(offset=offset, written_ms=message.timestamp()[1], lifetime=lifetime_of(message))
                 )
                 self._consumer.pause([TopicPartition(topic, number)])
-        # A pause outlives the assignment it was made in.
+        # A pause outlives its assignment.
         self._consumer.resume([TopicPartition(topic, number) for topic, number in heads])
         return heads

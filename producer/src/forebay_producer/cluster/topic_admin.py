@@ -1,4 +1,4 @@
-"""A pool's topics on the cluster: what differs from what they should be, what is missing. Talks to the brokers."""
+"""A pool's topics on the cluster: missing ones, and differences from their specification. Talks to the brokers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How many partitions each request topic has, and how many replicas every topic."""
+    """The partitions of each request topic, and the replicas of every topic."""
 
     partitions: int
     replication: int
@@ -59,19 +59,19 @@ class Edge(Enum):
     FIRST = auto()
     END = auto()
     READABLE_END = auto()
-    """As readers see it: before the oldest transaction that is open."""
+    """The end that readers of committed records see: before the oldest open transaction."""
 
 
 class TopicAdmin:
-    """What can be asked of and done to a pool's topics. A call raises ``BrokerUnreachableError`` within ten seconds."""
+    """Describes and creates a pool's topics. A call raises ``BrokerUnreachableError`` within ten seconds."""
 
     def __init__(self, admin: AdminClient, *, connection: KafkaConnection) -> None:
         self._admin = admin
         self._connection = connection
 
     def shape(self, request_topics: Sequence[str], *, partitions: int | None, replication: int | None) -> Shape:
-        """What is given; for the rest what the request topics have, or, when there are none, 12 partitions and three
-        replicas (one where there are fewer than three brokers)."""
+        """The given numbers; by default those of the request topics, or else 12 partitions and three replicas (one with
+        fewer than three brokers)."""
         metadata = self._metadata()
         there = [metadata.topics[name].partitions for name in request_topics if name in metadata.topics]
         there = [found for found in there if found]
@@ -84,7 +84,7 @@ class TopicAdmin:
         return Shape(partitions=partitions, replication=replication)
 
     def look_at(self, specs: Iterable[TopicSpec]) -> dict[str, TopicState]:
-        """The topics that exist, by name."""
+        """The existing topics, by name."""
         metadata = self._metadata()
         found = {spec.name: spec for spec in specs if _usable(metadata.topics.get(spec.name))}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
@@ -109,9 +109,9 @@ class TopicAdmin:
         return states
 
     def create(self, specs: Sequence[TopicSpec]) -> set[str]:
-        """Makes the topics and waits until each partition has a leader; returns those that were not there before.
+        """Creates the topics and waits until each partition has a leader; returns those that were created.
 
-        Raises ``UsageError`` for more replicas than there are brokers, ``KafkaFailedError``.
+        Raises ``UsageError`` for more replicas than brokers, ``KafkaFailedError``.
         """
         if not specs:
             return set()
@@ -134,7 +134,7 @@ class TopicAdmin:
         return made
 
     def count_records(self, states: Iterable[TopicState]) -> dict[str, int]:
-        """How many records each topic holds: last minus first offset, so compacted ones and markers count too."""
+        """The records in each topic: last minus first offset, so compacted records and markers count, too."""
         partitions = [(state.name, partition) for state in states for partition in range(state.partitions)]
         first, last = self.offsets(partitions, at=Edge.FIRST), self.offsets(partitions, at=Edge.END)
         counts = dict.fromkeys((name for name, _ in partitions), 0)
@@ -145,9 +145,9 @@ class TopicAdmin:
     def offsets(
         self, partitions: Iterable[PartitionKey], *, at: Edge, patience_seconds: float = SECONDS_MAX
     ) -> dict[PartitionKey, int]:
-        """The offset of the first record, or the one after the last, of each (topic, partition).
+        """The earliest or latest offset of each partition.
 
-        ``patience_seconds``: how long brokers may answer with errors that pass.
+        ``patience_seconds``: how long transient errors are retried.
         """
         isolation = IsolationLevel.READ_COMMITTED if at is Edge.READABLE_END else IsolationLevel.READ_UNCOMMITTED
         spec = OffsetSpec.earliest() if at is Edge.FIRST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -163,7 +163,7 @@ class TopicAdmin:
                     found[one.topic, one.partition] = answer.result().offset
                 except KafkaException as error:
                     if is_passing(error):
-                        # After a broker's restart the client would go on asking with the leaders' old epochs.
+                        # After a broker's restart the client would otherwise keep asking with old leader epochs.
                         self._admin.list_topics(timeout=_TIMEOUT)
                     if not is_denied(error.args[0]):
                         raise
@@ -174,7 +174,7 @@ class TopicAdmin:
         return self._ask(lambda: until_passed(patience_seconds)(ask), doing="reading offsets")
 
     def ids(self, topics: Collection[str]) -> dict[str, int]:
-        """Which topics these are, as commits name them; without those that have no id."""
+        """The topics' ids, as in commits; without topics that have none."""
 
         def ask() -> dict[str, int]:
             return topic_ids(self._admin, topics, timeout_seconds=_TIMEOUT)
@@ -182,7 +182,7 @@ class TopicAdmin:
         return self._ask(lambda: until_passed()(ask), doing="asking which topics these are")
 
     def offsets_retention_minutes(self) -> int | None:
-        """How long brokers keep the commits of a group without members; None where that is not told."""
+        """How long brokers keep the commits of a group without members; None if unknown."""
         try:
             return ask_retention_minutes(self._admin, timeout_seconds=_TIMEOUT)
         except KafkaException:
@@ -200,7 +200,7 @@ class TopicAdmin:
                     f"topic {waiting[0]} has no leader {LEADERS_SECONDS_MAX:g} s after it was made; look at the brokers"
                 )
             time.sleep(0.05)
-        # The leaders that the metadata names need not know of it yet; they do once they answer.
+        # The leaders in the metadata may not know it yet; they do once they answer.
         everything = [(name, number) for name, count in partitions.items() for number in range(count)]
         self.offsets(everything, at=Edge.END, patience_seconds=max(SECONDS_MAX, give_up_at - time.monotonic()))
 

@@ -1,4 +1,2 @@
-"""`forebay exporter`: reads pools whether workers run or not, and shows backlog, age, workers and risk to Prometheus.
-
-Asks brokers from a thread of its own, serves HTTP. May import cluster, metrics and errors.
-"""
+"""`forebay exporter`: reads pools, with or without running workers, and exports backlog, age, workers and risk to
+Prometheus. Asks brokers from its own thread, serves HTTP. May import cluster, metrics and errors."""

@@ -1,4 +1,4 @@
-"""Tells Prometheus the last reading of each pool. No I/O."""
+"""Exports the last reading of each pool to Prometheus. No I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from forebay_schemas.runtime.metrics import Sheet
 
 
 class ExporterCollector:
-    """Shows the last reading of each pool. One older than ``stale_seconds`` is not shown, but for its age.
+    """Exports the last reading of each pool. A reading older than ``stale_seconds`` is left out, except its age.
 
-    ``certificate_ends``: as `certificate_ends` gives them, of the connection that reads them all.
+    ``certificate_ends``: from `certificate_ends`, for the connection of all pools.
     """
 
     def __init__(

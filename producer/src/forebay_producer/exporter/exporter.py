@@ -1,6 +1,6 @@
-"""The exporter: a thread that reads the pools every few seconds and keeps what was read last.
+"""The exporter: a thread that reads the pools every few seconds and keeps the last readings.
 
-A broker that is away, a missing topic or a refusal never ends the process: the pool is not up, and named in /readyz.
+An unreachable broker, a missing topic or a denial never ends the process: the pool is not up, and named in /readyz.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from forebay_schemas.kafka.connection import KafkaConnection
 
 REFRESH_SECONDS: Final = 3.0
 LISTEN_SECONDS: Final = 3.0
-"""A worker speaks once a second: before so long the first reading would miss some."""
+"""Workers announce themselves once a second: a first reading before this time would miss some."""
 
 OLD_SECONDS: Final = 30.0
-"""A pool whose last reading is older is not up, whatever came of that: the thread that reads has ended, or is stuck."""
+"""A pool whose last reading is older is not up: the reading thread has ended, or is stuck."""
 
 STUCK_SECONDS: Final = 120.0
-"""Of the reading thread, from where /livez says so: a broker that is away costs each pool ten seconds at most."""
+"""Silence of the reading thread after which /livez fails: an unreachable broker costs each pool at most ten seconds."""
 
 _POLL_SECONDS: Final = 0.2
 _JOIN_SECONDS: Final = 12.0
@@ -42,9 +42,9 @@ log = structlog.get_logger("forebay.exporter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """How a pool stands. ``trouble``: why the last reading failed, or why there is none yet; None when it is up.
+    """The state of a pool. ``trouble``: why the last reading failed, or why there is none yet; None when it is up.
 
-    ``figures`` and ``read_at`` (monotonic seconds) are those of the last reading that succeeded.
+    ``figures`` and ``read_at`` (monotonic seconds): of the last successful reading.
     """
 
     trouble: str | None
@@ -53,12 +53,12 @@ class PoolState:
 
 
 class Exporter:
-    """Reads the pools, in a thread of its own, until `stop`."""
+    """Reads the pools in its own thread, until `stop`."""
 
     def __init__(self, connection: KafkaConnection, *, pools: Mapping[Pool, TierTimes], clock: Clock) -> None:
-        """Raises ``UsageError`` for properties that the client does not take; the brokers are not asked yet.
+        """Raises ``UsageError`` for invalid client properties. Connects lazily.
 
-        ``pools``: with their deadlines and waits as long as no worker was heard.
+        ``pools``: with the deadlines and waits that apply until a worker announces its own.
         """
         self._tier_times = dict(pools)
         self._clock = clock
@@ -73,11 +73,11 @@ class Exporter:
         self._thread = threading.Thread(target=self._run, name="exporter", daemon=True)
 
     def start(self) -> None:
-        """Begins to read."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and lets go of the brokers; gives up on a thread that waits for them for too long."""
+        """Stops the thread and closes the clients; abandons a thread that is blocked for too long."""
         self._stopping.set()
         self._thread.join(_JOIN_SECONDS)
         if not self._thread.is_alive():
@@ -86,7 +86,7 @@ class Exporter:
             self._brokers.close()
 
     def states(self) -> Mapping[str, PoolState]:
-        """Each pool by its name, as it was read last. From any thread."""
+        """The state of each pool, by name. From any thread."""
         now = self._clock.monotonic()
         return {name: _as_of(state, now) for name, state in self._states.copy().items()}
 
@@ -124,11 +124,11 @@ class Exporter:
             if unreachable is None:
                 unreachable = self._read(reader)
             else:
-                # It would wait as long for the same brokers, to no other end.
+                # It would wait as long for the same brokers.
                 self._failed(reader.pool, unreachable)
 
     def _read(self, reader: PoolReader) -> str | None:
-        """Reads a pool. Returns what is wrong with the brokers if they cannot be reached."""
+        """Reads a pool. Returns the error when the brokers are unreachable."""
         pool, before = reader.pool, self._states[reader.pool.name]
         try:
             state = self._state(reader, before)
@@ -148,7 +148,7 @@ class Exporter:
         return None
 
     def _state(self, reader: PoolReader, before: PoolState) -> PoolState:
-        """How the pool stands now; raises what `PoolReader.read` does."""
+        """Reads the pool's state; raises what `PoolReader.read` raises."""
         pool, followed = reader.pool, self._brokers.followed
         tiers, dead_lettered = reader.read()
         listened_seconds = followed.listened_seconds(pool)
@@ -186,7 +186,7 @@ class Exporter:
 
 
 def _as_of(state: PoolState, now: float) -> PoolState:
-    """The state, with what is wrong with a reading of then now."""
+    """The state at ``now``, with an error if its reading is too old."""
     if state.trouble is None and state.read_at is not None and now - state.read_at > OLD_SECONDS:
         return replace(
             state, trouble=f"was last read {now - state.read_at:.0f} s ago; the reading has ended or is stuck"

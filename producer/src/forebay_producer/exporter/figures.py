@@ -1,7 +1,5 @@
-"""What the exporter says of a pool, made of what it read: backlog, capacity, and how near its deadlines each tier is.
-
-Pure.
-"""
+"""The exporter's figures of a pool, computed from readings: backlog, capacity, and how close each tier is to its
+deadlines. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from forebay_schemas.contract.tier_agreement import Agreement, agreement_of
 from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 
 RISK_MAX: Final = 100.0
-"""An autoscaler cannot count with infinity, and would never need a hundred times what runs."""
+"""Bound for autoscalers, which cannot use infinity, and never need a hundred times what runs."""
 
 
 RATIO_MAX: Final = 100.0
@@ -24,9 +22,11 @@ RATIO_MAX: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Age:
-    """Of a partition's oldest request that is not finished. ``seconds``: since its record was written;
-    ``lived_seconds``: since its first enqueue; ``ttl_seconds``: from there to its own deadline, None where it names
-    none: then the default of ``expedited_tier`` counts, or of the tier that it lies in."""
+    """The age of a partition's oldest unfinished request.
+
+    ``seconds``: since its record was written; ``lived_seconds``: since its first enqueue; ``ttl_seconds``: from there
+    to its own deadline, None without one: then the default of ``expedited_tier`` applies, or of its tier.
+    """
 
     seconds: float
     lived_seconds: float
@@ -36,7 +36,7 @@ class Age:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReading:
-    """A tier's partitions as they were read. ``ages``: of those in which something waits and its age is known."""
+    """A tier's partitions. ``ages``: of those with unfinished requests of known age."""
 
     requests: tuple[PartitionState, ...]
     retries: tuple[PartitionState, ...]
@@ -77,8 +77,8 @@ class PoolFigures:
 def serving_rate(workers: Iterable[Capacity]) -> float | None:
     """Requests a second that the workers can serve at their limits; 0 without workers, None before the first answer.
 
-    By Little's law: what a worker may have in flight over the time that a request takes there. One that has answered
-    nothing yet is taken for as fast as the others.
+    By Little's law: a worker's share divided by its service time. A worker without an answer counts as fast as the
+    others.
     """
     working = [each for each in workers if not each.draining]
     times = [each.service_seconds for each in working if each.service_seconds]
@@ -117,10 +117,10 @@ def figures_of(
         reading, old = tiers[tier], None if before is None else before.tiers[tier]
         enqueued = sum(state.end for state in reading.requests)
         dequeued = sum(state.done for state in reading.requests)
-        # An end falls by a little when a broker that had not all of it becomes the leader.
+        # An end decreases a little when a broker without all records becomes the leader.
         made_anew = old is not None and 2 * enqueued < old.enqueued
         states = (*reading.requests, *reading.retries)
-        # What runs waits for nobody.
+        # A running request does not wait.
         ahead += sum(max(0, state.waiting - state.running) for state in states)
         backlog = sum(state.waiting for state in reading.requests)
         ages = reading.ages if backlog else ()
@@ -135,7 +135,7 @@ def figures_of(
             dequeued=grown(dequeued, None if old is None else old.dequeued, made_anew=made_anew),
             partitions=len(reading.requests),
             wait_seconds=wait_seconds,
-            # Nobody can tell while the first requests run: so long they have waited, at least.
+            # Unknown while the first requests run: the wait is at least this long.
             risk=_risk(age_seconds if wait_seconds is None else wait_seconds, times.wait_seconds(tier)),
         )
     return PoolFigures(
@@ -154,7 +154,7 @@ def figures_of(
 
 
 def grown(now: int, before: int | None, *, made_anew: bool) -> int:
-    """A counter's next value: it only grows, but for topics that were made anew."""
+    """A counter's next value: never smaller, except for recreated topics."""
     return now if before is None or made_anew else max(now, before)
 
 

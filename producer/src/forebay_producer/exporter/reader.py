@@ -1,4 +1,4 @@
-"""What the exporter asks the brokers for: the offsets of a pool's topics, and which workers are heard. One thread."""
+"""The exporter's reads: offsets of a pool's topics, and the workers' announcements. One thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIENT_ID: Final = "forebay-exporter"
 
 
 class Brokers:
-    """What all pools are read with. Must be closed."""
+    """Clients shared by all pools. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
         self.connection = connection
@@ -39,13 +39,13 @@ class Brokers:
         self.followed = WorkersHeard(connection, clock=clock)
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the clients."""
         self.head_reader.close()
         self.followed.close()
 
 
 class PoolReader:
-    """One pool. Made without a look at the brokers; must be closed."""
+    """Reads one pool. Connects lazily; must be closed."""
 
     def __init__(self, brokers: Brokers, *, pool: Pool) -> None:
         self.pool = pool
@@ -59,14 +59,14 @@ class PoolReader:
         self._heads = Heads(brokers.head_reader)
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the clients."""
         for group in self._groups.values():
             group.close()
 
     def read(self) -> tuple[dict[Tier, TierReading], int]:
-        """Each tier as it is now, and how many dead letters there have been.
+        """The present state of each tier, and the number of dead letters so far.
 
-        Asks each time which topics and partitions there are: they may come to be more. Raises ``TopicMissingError``,
+        Looks up topics and partitions each time, as partitions may be added. Raises ``TopicMissingError``,
         ``BrokerUnreachableError``, ``KafkaFailedError``.
         """
         pool, brokers = self.pool, self._brokers
@@ -81,7 +81,7 @@ class PoolReader:
         brokers.followed.follow(pool, _partitions([pool.coordination], counts))
         requests = {tier: _partitions(self._requests[tier], counts) for tier in TIERS}
         retries = {tier: _partitions(self._retries[tier], counts) for tier in TIERS}
-        # What is committed comes first, so that it is never beyond the end.
+        # Commits first, so that none is beyond the end.
         committed = self._groups[pool.retry_group].committed([at for tier in TIERS for at in retries[tier]])
         for tier in TIERS:
             committed |= self._groups[pool.group(tier)].committed(requests[tier])
@@ -107,7 +107,7 @@ class PoolReader:
 
 
 class WorkersHeard:
-    """Follows the coordination topics of all pools, from now on. Must be closed."""
+    """Reads the coordination topics of all pools, from now on. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
         self._connection = connection
@@ -120,12 +120,15 @@ class WorkersHeard:
         self._denied: dict[Pool, ForebayError] = {}
 
     def close(self) -> None:
-        """Lets go of the brokers."""
+        """Closes the consumer."""
         self._consumer.close()
 
     def follow(self, pool: Pool, partitions: list[PartitionKey]) -> None:
-        """Follows these from now on, if it does not yet. Raises ``DeniedError`` when it was not allowed to lately: the
-        client says so once only, and not when that is over, so it is tried anew then."""
+        """Reads these partitions from now on, unless it already does.
+
+        Raises ``DeniedError`` after a recent denial: the client reports it once only, and not when it is over, so the
+        assignment is repeated.
+        """
         denied = self._denied.pop(pool, None)
         if denied is not None:
             self._consumer.incremental_unassign([TopicPartition(*at) for at in self._followed.pop(pool)])
@@ -139,17 +142,17 @@ class WorkersHeard:
         self._consumer.incremental_assign([TopicPartition(*at, OFFSET_END) for at in new])
 
     def start_over(self, pool: Pool) -> None:
-        """Who was not heard lately may have spoken all the same: the pool could not be read."""
+        """Starts anew for a pool that could not be read: announcements may have been missed."""
         self._since[pool] = self._clock.monotonic()
         self._heard[pool] = {}
 
     def listened_seconds(self, pool: Pool) -> float:
-        """How long the pool has been listened to."""
+        """How long the pool's announcements have been read."""
         now = self._clock.monotonic()
         return now - self._since.get(pool, now)
 
     def poll(self, seconds: float) -> None:
-        """Takes in the next record, or waits so long for one."""
+        """Processes the next record, or waits for one."""
         message = self._consumer.poll(seconds)
         if message is None:
             return
@@ -169,7 +172,7 @@ class WorkersHeard:
             self._heard[pool][capacity.worker] = (self._clock.monotonic(), capacity)
 
     def workers(self, pool: Pool) -> list[Capacity]:
-        """The last that was heard of each worker that is not gone."""
+        """The last announcement of each worker that is not gone."""
         oldest = self._clock.monotonic() - GONE_SECONDS
         self._heard[pool] = {name: known for name, known in self._heard[pool].items() if known[0] >= oldest}
         return [capacity for _, capacity in self._heard[pool].values()]
@@ -180,7 +183,7 @@ def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[Partit
 
 
 def _age(head: Head, now_ms: int) -> Age | None:
-    """By the record's timestamps and this machine's clock."""
+    """By the record's timestamp and this machine's clock."""
     if head.written_ms is None or head.lifetime is None:
         return None
     lifetime = head.lifetime

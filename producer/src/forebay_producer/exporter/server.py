@@ -1,4 +1,4 @@
-"""The exporter's HTTP port: /metrics, /livez and /readyz, each request on a thread of its own."""
+"""The exporter's HTTP port: /metrics, /livez and /readyz, each request on its own thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from forebay_schemas.clock import Clock
 from forebay_schemas.runtime.bind_errors import cannot_listen
 
 STALE_SECONDS: Final = 60.0
-"""Figures that are older are no longer told: an autoscaler must not go by them."""
+"""Older figures are not exported: an autoscaler must not act on them."""
 
 _REQUEST_SECONDS: Final = 10.0
 
@@ -31,10 +31,10 @@ log = structlog.get_logger("forebay.exporter")
 
 
 class ExporterServer:
-    """/metrics, /livez and /readyz of an exporter, each request on a thread of its own. Must be stopped."""
+    """/metrics, /livez and /readyz of an exporter. Must be stopped."""
 
     def __init__(self, exporter: Exporter, *, clock: Clock, host: str, port: int) -> None:
-        """Listens. Raises ``UsageError``, which names the host or the port, when it cannot."""
+        """Listens. Raises ``UsageError`` naming the host or the port when it cannot."""
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -60,7 +60,7 @@ class ExporterServer:
         self._thread = threading.Thread(target=self._server.serve_forever, name="exporter-http", daemon=True)
 
     def start(self) -> None:
-        """Answers from now on."""
+        """Starts serving."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class ExporterServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # A client that is slow to leave must not hold up the end.
+    # A slow client must not delay the end.
     block_on_close = False
 
 
@@ -93,7 +93,7 @@ def _handler(pages: Mapping[str, Callable[[], tuple[int, str, bytes]]]) -> type[
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Probes and scrapes come every few seconds: nothing to log."""
+            """Not logged: probes and scrapes arrive every few seconds."""
 
     return Handler
 

@@ -1,4 +1,4 @@
-"""What a plan is made from: the load of each tier over a day, what one engine does, what is given. Pure."""
+"""The input of a plan: the load of each tier over a day, one engine's capacity, given numbers. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from forebay_schemas.contract.tiers import WAIT_SHARE, Tier
 from forebay_schemas.errors import UsageError
 
 ALLOWED_SHARE: Final = WAIT_SHARE
-"""Of its deadline, that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
+"""Share of its deadline that a request may wait: of the defaults 3 s in high, 18 s in mid, 14 h in low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """A tier's requests. ``per_second``: the day's mean; ``peak_factor`` times that for ``peak_seconds`` a day.
-    ``tolerated_seconds``: how long one may wait; `ALLOWED_SHARE` of the deadline unless given."""
+    ``tolerated_seconds``: the tolerated wait; by default `ALLOWED_SHARE` of the deadline."""
 
     per_second: float
     peak_factor: float = 1.0
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What one engine does: ``limit_requests`` at once, each in ``seconds`` (mean; ``cv``: deviation over mean)."""
+    """One engine: ``limit_requests`` at once, each in ``seconds`` (mean; ``cv``: deviation over mean)."""
 
     seconds: float
     limit_requests: int
@@ -50,7 +50,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """All that a plan is made from. ``engines``, ``partitions``: as they are; None: as many as it takes."""
+    """All input of a plan. ``engines``, ``partitions``: given numbers; None: as many as needed."""
 
     loads: Mapping[Tier, Load]
     service: Service
@@ -63,7 +63,7 @@ class Demand:
 
 
 def flow_of(tier: Tier, load: Load) -> Flow:
-    """The day of a tier. Raises ``UsageError`` for a peak with more requests than the day has."""
+    """A tier's day. Raises ``UsageError`` for a peak with more requests than the day has."""
     peak, seconds = load.peak_per_second, min(load.peak_seconds, DAY_SECONDS)
     rest = load.per_second * DAY_SECONDS - peak * seconds
     if rest < -1e-9 * load.per_second * DAY_SECONDS:

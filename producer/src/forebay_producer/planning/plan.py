@@ -1,6 +1,6 @@
-"""How many engines, workers and partitions a load needs, what will wait how long, and what breaks first. Pure.
+"""The engines, workers and partitions that a load needs, the waits, and the first bottleneck. Pure.
 
-It is arithmetic over a day with one peak; what it assumes it says. The waits are `plan_waits`'.
+Arithmetic over a day with one peak; its assumptions are part of the plan. The waits come from `waits`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.errors import UsageError
 
 LATE_DEVIATIONS: Final = 1.64
-"""Of 20 sums of chance one is further above its mean than so many standard deviations."""
+"""Standard deviations above the mean that one of 20 random sums exceeds."""
 ENGINES_MAX: Final = 1000
 WORKERS_MIN: Final = 2
-"""One may be rolled, drained or killed while the other goes on."""
+"""One may be rolled, drained or killed while the other works."""
 WORKER_REQUESTS_PER_SECOND: Final = 1000.0
-"""On the safe side: `make bench` prints what a worker does on a machine while its backend takes no time."""
+"""Conservative: `make bench` prints a worker's rate on a machine with a backend that takes no time."""
 WORKER_IN_FLIGHT: Final = 1000
 PARTITIONS_MIN: Final = 12
 PARTITIONS_PER_WORKER: Final = 2
@@ -31,11 +31,11 @@ INTERACTIVE_SERVICE_SECONDS: Final = 10.0
 BUSY_SHARE: Final = 0.85
 GROWTH_MAX: Final = 100.0
 RECORD_OVERHEAD_BYTES: Final = 300
-"""Of a request or result beside its body: envelope, headers, Kafka's own."""
+"""Bytes of a request or result besides its body: envelope, headers, Kafka's own."""
 
 
 def make_plan(demand: Demand) -> Plan:
-    """The plan. Raises ``UsageError`` for a load that cannot be."""
+    """The plan. Raises ``UsageError`` for an invalid load."""
     flows = {tier: flow_of(tier, load) for tier, load in demand.loads.items()}
     needed = _engines_needed(demand, flows)
     engines = demand.engines or needed or ENGINES_MAX
@@ -75,7 +75,7 @@ def make_plan(demand: Demand) -> Plan:
 
 
 def _engines_needed(demand: Demand, flows: Mapping[Tier, Flow]) -> int | None:
-    """What so many engines keep, one more keeps too."""
+    """More engines never keep less."""
 
     def is_kept(count: int) -> bool:
         return _is_kept(demand, flows, engines=count)
@@ -110,8 +110,8 @@ def _tiers(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> dict[
         left = capacity - above
         above += peak
         lasts = load.peak_seconds or DAY_SECONDS
-        # A peak that is soon over ends before waits by chance have grown to what they would be in the long run: no more
-        # can gather than come by chance above the mean. That is all there is where the mean takes all places.
+        # A short peak ends before random waits reach their long-run value: the queue is bounded by the random excess
+        # over the mean. That is the only bound where the mean takes all places.
         p95 = LATE_DEVIATIONS * math.sqrt(above * lasts) / left if left > 0 else math.inf
         if wait is not None:
             p95 = min(p95, wait.p95_seconds)
@@ -134,7 +134,7 @@ def _tier_is_kept(demand: Demand, tier: Tier, *, by_chance_seconds: float, flood
     if flood.drained_seconds is None:
         return False
     if tier is Tier.LOW:
-        # Hours are allowed: what chance adds to the flood is none of its matter, nor finite while higher tiers flood.
+        # Hours are allowed: random waits do not matter beside the flood, and are not finite while higher tiers flood.
         is_drained = demand.drain_seconds is None or flood.drained_seconds <= demand.drain_seconds
         return is_drained and flood.wait_seconds <= demand.loads[tier].allowed_wait_seconds
     return flood.wait_seconds + by_chance_seconds <= demand.loads[tier].allowed_wait_seconds
@@ -148,13 +148,13 @@ def _is_kept(demand: Demand, flows: Mapping[Tier, Flow], *, engines: int) -> boo
 
 
 def _partitions(workers: int) -> int:
-    """Room for twice the workers, and a multiple of them, so that all get as many."""
+    """Room for twice the workers, and a multiple of their number, so that all get equally many."""
     wanted = max(PARTITIONS_MIN, PARTITIONS_PER_WORKER * workers)
     return math.ceil(wanted / workers) * workers
 
 
 def _breaks(demand: Demand, *, engines: int, partitions: int) -> tuple[Growth, ...]:
-    """What breaks, with how much more of the load, the first one first."""
+    """What breaks at how many times the load, the first one first."""
 
     def keeps(tier: Tier) -> Callable[[float], bool]:
         return lambda factor: _grown(demand, factor, engines=engines)[tier].is_kept
@@ -191,8 +191,8 @@ def _grown(demand: Demand, factor: float, *, engines: int) -> dict[Tier, TierPla
 
 
 def _largest(ok: Callable[[float], bool]) -> float | None:
-    """The largest factor with which it holds, to 2 %; 0 when not even a hundredth of the load would do; None: none up
-    to a hundred times breaks it."""
+    """The largest factor for which ``ok`` holds, to 2 %; 0 if not even a hundredth of the load; None if a hundred times
+    the load is fine."""
     if ok(GROWTH_MAX):
         return None
     low, high = 0.01, GROWTH_MAX

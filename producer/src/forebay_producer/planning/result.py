@@ -1,4 +1,4 @@
-"""What a plan says, as `forebay plan --output json` prints it."""
+"""The result of a plan, as `forebay plan --output json` prints it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """``wait``: by chance at the peak, None where that has no bound; ``flood_wait_seconds``: the longest of a day that
-    comes on top, None when it does not end within it; ``queue_requests``: with more of them in the tier they would wait
+    """``wait``: random waits at the peak, None if unbounded; ``flood_wait_seconds``: the longest wait of a day in
+    addition, None when the flood does not end within it; ``queue_requests``: queue length beyond which requests wait
     longer than allowed."""
 
     peak_per_second: float
@@ -23,7 +23,7 @@ class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """With ``factor`` times the load ``what`` breaks."""
+    """``what`` breaks with ``factor`` times the load."""
 
     factor: float
     what: str
@@ -41,7 +41,7 @@ class KafkaPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """``engines_needed``: None when no number of them would do; ``engines``: what the waits are computed for."""
+    """``engines_needed``: None when no number suffices; ``engines``: the number that the waits are computed for."""
 
     engines_needed: int | None
     engines: int

@@ -26,7 +26,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 
 DAY_SECONDS: Final = 86_400.0
 PIECES: Final = 150
-"""Of each part of the day in which the rates stay the same."""
+"""Pieces of each part of the day with constant rates."""
 
 _LATE_SHARE: Final = 0.05
 _FORGOTTEN_DEVIATIONS: Final = 12.0
@@ -47,7 +47,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """For a place at an engine, in seconds."""
+    """Waits for a place at an engine, in seconds."""
 
     mean_seconds: float
     p95_seconds: float
@@ -55,8 +55,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
-    """``wait_seconds``: the longest that a request waits; ``drained_seconds``: how long after the tier's peak nothing
-    waits any more, None when the day is too short for that; ``backlog_requests``: the most that wait."""
+    """``wait_seconds``: the longest wait; ``drained_seconds``: time after the tier's peak until nothing waits, None
+    when the day is too short; ``backlog_requests``: the most that wait."""
 
     wait_seconds: float
     drained_seconds: float | None
@@ -64,7 +64,7 @@ class Flood:
 
 
 def all_busy(places: int, erlangs: float) -> float:
-    """Erlang's second formula: the probability that all places are taken. 1 with no less load than places."""
+    """Erlang's second formula: the probability that all places are taken; 1 when the load is at least the places."""
     if erlangs >= places:
         return 1.0
     if erlangs <= 0:
@@ -84,9 +84,9 @@ def all_busy(places: int, erlangs: float) -> float:
 def waits(
     *, places: int, service_seconds: float, service_cv: float, per_second: Sequence[float], is_flooded: bool = False
 ) -> list[Wait | None]:
-    """The wait of each tier, most urgent first; None where its load and that above it are more than can be done.
+    """The wait of each tier, most urgent first; None where its load and that of the tiers above exceed the capacity.
 
-    ``is_flooded``: something of a lower tier waits all the time, so that no place is ever free.
+    ``is_flooded``: requests of a lower tier always wait, so that no place is ever free.
     """
     total = sum(per_second) * service_seconds
     busy = 1.0 if is_flooded else all_busy(places, total)
@@ -106,7 +106,7 @@ def waits(
 
 
 def floods(flows: Mapping[Tier, Flow], *, done_per_second: float) -> dict[Tier, Flood]:
-    """What becomes of a day that begins with the peaks, with nothing waiting."""
+    """The floods of a day that begins with the peaks, with empty queues."""
     times = _times(flows)
     arrived: dict[Tier, list[float]] = {tier: [0.0] for tier in flows}
     served: dict[Tier, list[float]] = {tier: [0.0] for tier in flows}

@@ -1,7 +1,5 @@
-"""The pulse demo from its start to its report: a stack of its own, the traffic, the figures, the files.
-
-Starts and ends processes, writes to ``out`` and to stderr.
-"""
+"""The pulse demo from start to report: its own stack, the traffic, the figures, the files. Starts and ends processes,
+writes to ``out`` and to stderr."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ _DIRECT_ENGINE: Final = "engine-direct"
 
 
 def run_demo(*, pulse: Pulse, out: Path) -> DemoResult:
-    """Run the whole demo; demo.png, demo.json and the parts' logs are left in ``out``. Raises ``ForebayError``."""
+    """Runs the whole demo; leaves demo.png, demo.json and the logs in ``out``. Raises ``ForebayError``."""
     arrivals = schedule(pulse, load_trace())
     with stage(out=out, cast="two engines and two workers") as here:
         console = here.console
@@ -47,7 +45,7 @@ def run_demo(*, pulse: Pulse, out: Path) -> DemoResult:
             record = asyncio.run(traffic.run())
         end_workers(stack)
         executed = executed_ids(here.launcher.engine_log(_ENGINE))
-    # Here, because matplotlib takes half a second to import and the traffic should not wait for it.
+    # Imported here, as matplotlib takes half a second and must not delay the traffic.
     from forebay_sandbox.demo.picture import draw
 
     series = series_of(record.passages, record.direct, record.samples)

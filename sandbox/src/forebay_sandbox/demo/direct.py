@@ -1,4 +1,4 @@
-"""The comparison: the same requests sent straight at an engine, each once, as a client without Forebay would.
+"""The comparison: the same requests sent directly to an engine, each once, as by a client without Forebay.
 
 Runs in the caller's event loop; talks HTTP.
 """
@@ -15,20 +15,21 @@ from forebay_sandbox.demo.ledger import DirectCall, DirectOutcome
 from forebay_sandbox.demo.traffic import Arrival
 
 PATIENCE_SECONDS_MAX: Final = 10.0
-"""How long such a client waits for an answer when its deadline is later than that."""
+"""The client's timeout for requests with a later deadline."""
 
 _REFUSALS: Final = (429, 503)
 
 
 def direct_session() -> aiohttp.ClientSession:
-    """A session that opens as many connections as there are requests: nothing but the engine limits them."""
+    """A session without a limit on connections: only the engine limits them."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
 
 
 async def call_directly(
     session: aiohttp.ClientSession, arrival: Arrival, *, base_url: str, model: str, now: Callable[[], float]
 ) -> DirectCall:
-    """Send one request and wait for its end; failing is an outcome. ``now`` gives seconds since the traffic's start."""
+    """Sends one request and waits for its end; a failure is an outcome. ``now`` gives seconds since the traffic's
+    start."""
     patience_seconds = min(PATIENCE_SECONDS_MAX, arrival.ttl_ms / 1000)
     outcome = DirectOutcome.FAILED
     try:

@@ -1,7 +1,7 @@
-"""What was promised and what came of it: every request the demo sent, through Forebay and straight at an engine. Pure.
+"""The ledger of the demo: every request sent, through Forebay and directly to an engine, and its outcome. Pure.
 
-Times are seconds since the traffic's start. End-to-end times run from the moment a request was due to be sent, not from
-when it could be sent, so that a sender that falls behind hides nothing.
+Times are seconds since the traffic's start. End-to-end times run from the moment a request was due, not from its send,
+so that a slow sender hides nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 
 
 class Due(Protocol):
-    """A request to come: when, and in which tier."""
+    """A planned request: its time and tier."""
 
     @property
     def at_seconds(self) -> float: ...
@@ -30,7 +30,7 @@ class Due(Protocol):
 
 
 class DirectOutcome(StrEnum):
-    """How a request ended that went straight at an engine, without a retry."""
+    """The end of a direct request, without a retry."""
 
     COMPLETED = "completed"
     REFUSED = "refused"
@@ -40,7 +40,7 @@ class DirectOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectCall:
-    """One request sent straight at an engine, from when it was due to its end."""
+    """One direct request, from its due time to its end."""
 
     arrival: Arrival
     outcome: DirectOutcome
@@ -49,23 +49,24 @@ class DirectCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One accepted request's way through Forebay. Without a result, ``result`` and what follows it are None."""
+    """The way of one accepted request through Forebay. Without a result, ``result`` and the fields after it are
+    None."""
 
     arrival: Due
     accepted_seconds: float
     result: Result | None = None
     ended_seconds: float | None = None
     dispatched_seconds: float | None = None
-    """None too when it ended without having been dispatched."""
+    """Also None if it ended without a dispatch."""
 
     @property
     def left_queue_seconds(self) -> float | None:
-        """When it stopped waiting: dispatched, or ended without that."""
+        """The end of its wait: the dispatch, or its end without one."""
         return self.dispatched_seconds if self.dispatched_seconds is not None else self.ended_seconds
 
 
 class Ledger:
-    """The accepted requests by id, and the first terminal result of each."""
+    """The accepted requests by id, and the first result of each."""
 
     def __init__(self, *, started_wall_ms: int) -> None:
         self._started_wall_ms = started_wall_ms
@@ -74,7 +75,7 @@ class Ledger:
         self._counts: Counter[tuple[Tier, Status | None]] = Counter()  # None: accepted
 
     def accept(self, request_id: str, arrival: Due, *, at_seconds: float) -> None:
-        """The broker has it: from here on it must end in exactly one outcome."""
+        """The broker has accepted it: it must end in exactly one outcome."""
         assert request_id not in self._passages, f"{request_id} was accepted twice"
         self._passages[request_id] = Passage(arrival=arrival, accepted_seconds=at_seconds)
         self._counts[arrival.tier, None] += 1
@@ -83,7 +84,7 @@ class Ledger:
             self.end(result, at_seconds=ended_seconds)
 
     def end(self, result: Result, *, at_seconds: float) -> None:
-        """A result was read. Only the first per id counts; those of requests that are not ours never do."""
+        """Adds a result. Only the first per id counts; those of foreign requests never do."""
         passage = self._passages.get(result.request_id)
         if passage is None:
             self._early.setdefault(result.request_id, (result, at_seconds))
@@ -117,7 +118,7 @@ class Ledger:
         return self._counts[tier, status]
 
     def open(self, tier: Tier) -> int:
-        """Accepted requests of the tier that have no outcome yet."""
+        """Accepted requests of the tier without an outcome."""
         return self.accepted(tier) - sum(self._counts[tier, status] for status in Status)
 
     def open_in_all(self) -> int:
@@ -125,7 +126,7 @@ class Ledger:
 
 
 def executed_more_than_once(executed_ids: Iterable[str], *, among: set[str]) -> int:
-    """How many of our requests an engine ran more than once, by its own list of executions."""
+    """How many of our requests an engine ran more than once, by its own log."""
     return sum(1 for count in Counter(one for one in executed_ids if one in among).values() if count > 1)
 
 

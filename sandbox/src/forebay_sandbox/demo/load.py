@@ -1,6 +1,6 @@
-"""The demo's load: the pulse through Forebay and, at the same moments, straight at an identical engine.
+"""The demo's load: the pulse through Forebay and, at the same times, directly to an identical engine.
 
-`Traffic.run` runs on one asyncio event loop, speaks Kafka and HTTP, and uses the machine's clocks.
+`Traffic.run` runs on one asyncio event loop, talks to Kafka and HTTP, and uses the machine's clocks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import producer_config
 
 LEAD_SECONDS: Final = 1.5
-"""From the making of the clients to the first request: a young broker takes a second to give producers their ids."""
+"""Time from the creation of the clients to the first request: a new broker takes a second to assign producer ids."""
 
 STALLED_SECONDS_MAX: Final = 30.0
-"""No outcome for so long after the last request was sent: what is accepted and open is lost."""
+"""Time without an outcome after the last send: open requests are then lost."""
 
 _POLL_SECONDS: Final = 0.01
 _SHOW_SECONDS: Final = 0.5
@@ -42,7 +42,7 @@ _SHOW_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord:
-    """What came of all requests."""
+    """The results of all requests."""
 
     ids: set[str]
     """Of the accepted ones."""
@@ -50,11 +50,11 @@ class TrafficRecord:
     direct: list[DirectCall]
     samples: list[Sample]
     refused_by_broker: list[str]
-    """The errors of those that the broker did not take."""
+    """The errors of requests that the broker refused."""
 
 
 class Traffic:
-    """One run of the traffic: every arrival is sent both ways when it is due. ``show`` is called twice a second."""
+    """One run of the traffic: each request is sent both ways when due. ``show`` is called twice a second."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Traffic:
         self._samples = [NOTHING_YET]
 
     async def run(self) -> TrafficRecord:
-        """Returns when each request has ended, or nothing has ended for `STALLED_SECONDS_MAX`."""
+        """Returns when each request has ended, or none has ended for `STALLED_SECONDS_MAX`."""
         loop = asyncio.get_running_loop()
         connection = self._stack.kafka.connection
         config = producer_config(connection, client_id="forebay-demo", record_bytes_max=REQUEST_BYTES_MAX)
@@ -200,7 +200,7 @@ class Traffic:
 
     def _tier_now(self, tier: Tier) -> TierNow:
         ledger = self._ledger
-        # The workers were asked up to half a second ago; what has ended since then is not in flight any more.
+        # The workers were asked up to half a second ago; requests that ended since are not in flight any more.
         in_flight = min(self._samples[-1].in_flight[tier], ledger.open(tier))
         ended = {status: ledger.ended(tier, status) for status in Status}
         return TierNow(

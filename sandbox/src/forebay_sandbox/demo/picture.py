@@ -33,7 +33,7 @@ STYLE: Any = {
 
 
 def draw(series: Series, figures: Figures, *, path: Path) -> None:
-    """Write the picture to ``path``; its folder must be there."""
+    """Writes the picture to ``path``; its folder must exist."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(11, 12), dpi=100, facecolor="white")
         flow, backlog, pace, engine, direct = figure.subplots(
@@ -50,7 +50,7 @@ def draw(series: Series, figures: Figures, *, path: Path) -> None:
         flow.legend(loc="upper right", ncols=2)
 
         backlog.set_title("Backlog: accepted and waiting", **heading)
-        # The most urgent at the bottom, where a thin band can be seen.
+        # The most urgent tier at the bottom, where a thin band is visible.
         backlog.stackplot(
             [second + 1 for second in seconds],
             [series.backlog[tier] for tier in TIERS],

@@ -1,4 +1,4 @@
-"""The demos' figures: percentiles, the JSON object they end in, and the promises they are held to. Pure."""
+"""The demos' figures: percentiles, the final JSON object, and the promises that are checked. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIGH_P95_SECONDS_MAX: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of durations in seconds, by nearest rank: each is a value that occurred."""
+    """Percentiles of durations in seconds, by nearest rank: each is a value that occurred."""
 
     p50: float
     p95: float
@@ -25,7 +25,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Percentiles | None:
-        """None when there is nothing to rank."""
+        """None without durations."""
         if not seconds:
             return None
         ordered = sorted(seconds)
@@ -38,13 +38,13 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
-    """What came of one tier's accepted requests. Times are those of the completed ones."""
+    """The outcomes of one tier's accepted requests. Times are of the completed ones."""
 
     accepted: int
     completed: int
     expired: int
     failed: int
-    """Ended in any other way than completed or expired."""
+    """Ended neither completed nor expired."""
     lost: int
     end_to_end: Percentiles | None
     queue: Percentiles | None
@@ -52,7 +52,7 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectFigures:
-    """What came of requests sent straight at an engine. Times are those of the completed ones."""
+    """The ends of direct requests. Times are of the completed ones."""
 
     sent: int
     completed: int
@@ -64,7 +64,7 @@ class DirectFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForebayFigures:
-    """What passed through Forebay. ``offered`` is what was to be sent; ``duplicated`` what was run more than once."""
+    """Totals of the way through Forebay. ``offered``: to be sent; ``duplicated``: run more than once."""
 
     offered: int
     duplicated: int
@@ -87,7 +87,7 @@ class Figures(ForebayFigures):
 
 
 def figures_of(*, offered: int, passages: Sequence[Passage], direct: Sequence[DirectCall], duplicated: int) -> Figures:
-    """The figures of a run that is over."""
+    """The figures of a finished run."""
     return Figures(
         offered=offered,
         duplicated=duplicated,
@@ -97,7 +97,7 @@ def figures_of(*, offered: int, passages: Sequence[Passage], direct: Sequence[Di
 
 
 def tier_figures(passages: Sequence[Passage]) -> dict[Tier, TierFigures]:
-    """By the tier that each was submitted to, of a run that is over: an accepted request without a result is lost."""
+    """By submitted tier, of a finished run: an accepted request without a result is lost."""
     return {tier: _tier([one for one in passages if one.arrival.tier is tier]) for tier in TIERS}
 
 
@@ -138,7 +138,7 @@ def _direct(calls: Sequence[DirectCall]) -> DirectFigures:
 
 
 def broken_guarantees(figures: ForebayFigures) -> list[str]:
-    """One sentence for each thing that must not happen in any run: not accepted, lost, run twice."""
+    """One sentence for each violation that must not happen in any run: not accepted, lost, run twice."""
     accepted = figures.total("accepted")
     broken = []
     if accepted < figures.offered:
@@ -151,7 +151,7 @@ def broken_guarantees(figures: ForebayFigures) -> list[str]:
 
 
 def broken_promises(figures: Figures) -> list[str]:
-    """One sentence for each promise the run did not keep; nothing when all is well."""
+    """One sentence for each promise that the run broke; empty if none."""
     accepted, completed = figures.total("accepted"), figures.total("completed")
     broken = broken_guarantees(figures)
     if completed < COMPLETED_SHARE_MIN * accepted:

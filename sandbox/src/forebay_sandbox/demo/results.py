@@ -1,4 +1,4 @@
-"""Reads a pool's results topic from its beginning, as any Kafka client can. One thread of its own owns the consumer."""
+"""Reads a pool's results topic from its beginning, like any Kafka client. Its own thread owns the consumer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("forebay.sandbox.demo")
 
 
 class ResultsReader:
-    """Hands over each result as it comes: ``with ResultsReader(...):``. ``take`` is called on the reader's thread."""
+    """Passes on each result: ``with ResultsReader(...):``. ``take`` is called on the reader's thread."""
 
     def __init__(self, connection: KafkaConnection, *, topic: str, take: Callable[[list[Result]], None]) -> None:
         self._take = take

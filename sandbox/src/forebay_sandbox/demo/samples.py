@@ -1,6 +1,6 @@
-"""How workers and engine stood, asked twice a second while the demo runs. `ask` speaks HTTP on the caller's event loop.
+"""Samples of workers and engine, twice a second during the demo. `ask` talks HTTP on the caller's event loop.
 
-There is no GPU: the share of the time that the simulated engine spends in its steps stands in for its utilisation.
+There is no GPU: the share of time that the simulated engine spends in its steps stands for its utilisation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every demo runs on: a Kafka and processes of its own, a view of how it stands, the end of its report.
+"""The common set-up of all demos: Kafka and processes, a live view, the end of the report.
 
-Starts and ends processes, writes to stderr; everything it starts ends with it, even by kill -9.
+Starts and ends processes, writes to stderr; everything it starts ends with it, even after kill -9.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("forebay.sandbox.demo")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """The JSON object of the figures, and a sentence for each promise that was not kept."""
+    """The JSON object of the figures, and a sentence for each broken promise."""
 
     figures: dict[str, Any]
     broken: list[str]
@@ -80,13 +80,13 @@ def stage(*, out: Path, cast: str) -> Iterator[Stage]:
 
 
 def log_folder(out: Path) -> Path:
-    """Where the output of a demo's parts goes."""
+    """The folder for the parts' output."""
     return out / "demo-logs"
 
 
 @contextmanager
 def _kafka(given: KafkaAccess | None, *, token: str, pool: str, folder: Path, log_dir: Path) -> Iterator[KafkaAccess]:
-    """The cluster that is given, from which the run's topics are deleted again; else one of our own."""
+    """The given cluster, from which the run's topics are deleted at the end; else a new one."""
     if given is None:
         own = launch_kafka(ClusterSpec(), data_dir=folder / "kafka", log_dir=log_dir, token=token)
         try:
@@ -118,7 +118,7 @@ def _delete_topics(kafka: KafkaAccess, *, pool: str) -> None:
 
 
 class Timed(Protocol):
-    """How a run stands at a moment, in seconds since the traffic's start."""
+    """The state of a run at a moment, in seconds since the traffic's start."""
 
     @property
     def at_seconds(self) -> float: ...

@@ -1,4 +1,4 @@
-"""A slice of a real trace of LLM requests, as it ships with this package. Reads that one file."""
+"""A slice of a real trace of LLM requests, shipped with this package. Reads that one file."""
 
 from __future__ import annotations
 

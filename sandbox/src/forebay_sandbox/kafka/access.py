@@ -1,7 +1,5 @@
-"""A Kafka cluster as tests and the demo see it, ours or anyone's: where it is, and a few things one keeps doing to it.
-
-Talks to the brokers; starts and stops nothing.
-"""
+"""A Kafka cluster for tests and demos, ours or a foreign one: its address, and common operations. Talks to the brokers;
+starts and stops nothing."""
 
 from __future__ import annotations
 

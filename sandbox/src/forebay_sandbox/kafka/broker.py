@@ -1,4 +1,4 @@
-"""One broker process of a local cluster: launched, signalled, watched, and launched again on the same ports and data.
+"""One broker process of a local cluster: start, signals, log, restart on the same ports and data.
 
 Starts a JVM and sends it signals; reads its log file; asks it for metadata.
 """
@@ -66,7 +66,7 @@ class Broker:
         return self._process.poll() if self._process is not None else None
 
     def launch(self) -> None:
-        """Start the process and return at once. It must not be running."""
+        """Starts the process and returns at once. It must not be running."""
         if self.pid is not None:
             raise SandboxError(f"broker {self.node_id} runs already (process {self.pid})")
         with self.log_path.open("ab") as log:
@@ -106,7 +106,7 @@ class Broker:
         self.wait_ready()
 
     def stop(self) -> None:
-        """SIGTERM, so that it moves its leaderships and closes its files; SIGKILL if that takes too long."""
+        """Sends SIGTERM, so that it moves its leaderships and closes its files; SIGKILL if that takes too long."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -118,17 +118,17 @@ class Broker:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nothing said to the controller."""
+        """Sends SIGKILL: nothing is flushed, and the controller is not told."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(END_SECONDS_MAX)
 
     def pause(self) -> None:
-        """SIGSTOP: its connections stay open and nothing answers."""
+        """Sends SIGSTOP: its connections stay open and nothing answers."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT, after `pause`."""
+        """Sends SIGCONT, after `pause`."""
         self._running().send_signal(signal.SIGCONT)
 
     def resident_bytes(self) -> int:
@@ -143,7 +143,7 @@ class Broker:
         return "\n".join([*errors[:_LOG_ERRORS], *lines[-_LOG_LINES:]])
 
     def reap(self) -> None:
-        """Take note of an end that came from outside."""
+        """Notes an end caused by others."""
         if self._process is not None:
             self._process.wait(END_SECONDS_MAX)
 

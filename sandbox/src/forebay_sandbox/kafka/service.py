@@ -1,6 +1,6 @@
-"""A local Kafka that outlives the command that starts it: up, down, status. Its state lies in its data folder.
+"""A local Kafka that outlives the command that starts it: up, down, status. Its state is a file in its data folder.
 
-Starts and ends JVMs; never touches a process that does not carry the run's token.
+Starts and ends JVMs; never touches a process without the run's token.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANSWER_SECONDS = 10.0
 
 
 class State(StrEnum):
-    """How a cluster stands."""
+    """The state of a cluster."""
 
     RUNNING = "running"
     DEGRADED = "degraded"
@@ -78,14 +78,14 @@ def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status
         if now.state is State.RUNNING:
             _require_same(now, port=port, brokers=brokers)
             return now, False
-        # Half a cluster is brought to a clean end before it is started as a whole.
+        # A partial cluster is ended tidily before it is started as a whole.
         _RUNS.end(folder)
         count = brokers or len(list(folder.glob("broker-*/meta.properties"))) or 1
         first = DEFAULT_PORT if port is None else port
         asked = [first + i if first else 0 for i in range(count)]
         spec = ClusterSpec(brokers=tuple(BrokerSpec(listeners=(Listener(name="DIRECT", port=p),)) for p in asked))
         run = _Run(token=new_token(), ports=tuple(asked))
-        # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
+        # Before the first process starts, so that `down` finds everything after a killed `up`.
         _RUNS.write(folder, run)
         try:
             cluster = launch_kafka(spec, data_dir=folder, log_dir=folder, token=run.token)
@@ -98,7 +98,7 @@ def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status
 
 
 def down(*, data_dir: Path) -> bool:
-    """End the cluster of ``data_dir`` tidily; its data stays. False when nothing ran."""
+    """Ends the cluster of ``data_dir`` tidily; its data stays. False when nothing ran."""
     folder = data_dir.resolve()
     if not folder.is_dir():
         return False

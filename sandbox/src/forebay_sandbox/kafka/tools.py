@@ -1,4 +1,4 @@
-"""Kafka's own console tools: main classes in the jars, run in a JVM of their own. Starts processes; keeps nothing."""
+"""Kafka's own console tools: main classes in the jars, each run in its own JVM. Starts processes; keeps nothing."""
 
 from __future__ import annotations
 

@@ -98,14 +98,14 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
             if trouble is None and run.status is not None:
                 return run.status, False
         if given is not None:
-            # Before anything is ended: what runs is worth more than a cluster that is not there.
+            # Checked before anything is ended: a running stack is worth more than an unreachable cluster.
             given.require_reachable()
-        # Half a stack, or one at a cluster that is gone, is ended before it is started as a whole.
+        # A partial stack, or one at a lost cluster, is ended before it is started as a whole.
         if trouble is not None:
             warn(f"{trouble}: restarting it as a whole, with a new engine at a new URL")
         _RUNS.end(folder)
         token = new_token()
-        # Before the first process starts, so that a killed `up` leaves nothing that `down` cannot find.
+        # Before the first process starts, so that `down` finds everything after a killed `up`.
         _RUNS.write(folder, _Run(token=token, status=None))
         try:
             launcher = Launcher(token=token, folder=folder, log_dir=folder)
@@ -128,7 +128,7 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
 
 
 def down(*, folder: Path) -> bool:
-    """End the stack tidily, and the local Kafka with it; its data stays. False when nothing ran."""
+    """Ends the stack tidily, and the local Kafka with it; its data stays. False when nothing ran."""
     folder = folder.resolve()
     if not folder.is_dir():
         return False
@@ -148,7 +148,7 @@ def running(*, folder: Path) -> tuple[StackStatus, KafkaAccess]:
 
 
 def next_steps(status: StackStatus) -> str:
-    """What a person can type now."""
+    """The next commands for the user."""
     body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 50})
     pool = "" if status.pool == _DEFAULT_POOL else f" FOREBAY_POOL={status.pool}"
     workers = " ".join(f"{url}/status" for url in status.worker_urls)
@@ -187,7 +187,7 @@ def _local_kafka(folder: Path) -> KafkaAccess:
 
 
 def _trouble(run: _Run, status: StackStatus | None, kafka: KafkaAccess, *, pool: str) -> str | None:
-    """Why processes that run cannot stay as they are; None when they are the whole stack."""
+    """Why running processes cannot stay; None when they are the whole stack."""
     if status is None:
         return "an earlier start was not finished"
     if (status.bootstrap_servers, status.pool) != (kafka.bootstrap_servers, pool):

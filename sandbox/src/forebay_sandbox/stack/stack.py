@@ -1,7 +1,7 @@
-"""A whole Forebay around a Kafka: the pool's topics, simulated engines and workers, each a process of its own.
+"""A whole Forebay around a Kafka: the pool's topics, simulated engines and workers, each in its own process.
 
-Starts processes marked with a run's token, so that whoever knows the token can end them; waits until each is ready.
-Their output goes to files. The caller sees to their end.
+Starts processes marked with a run's token, so that the holder of the token can end them; waits until each is ready.
+Their output goes to files. The caller ends them.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from forebay_sandbox.process import END_SECONDS_MAX, token_option
 MODEL: Final = "qwen2.5-72b"
 WORKERS: Final = 2
 PHYSICS: Final = EnginePhysics(a_seconds=0.002, b_seconds=0.00045, c_seconds=0.00003, max_num_seqs=64, own_queue_max=32)
-"""An engine that serves some 20 of the demo's requests a second, so that a laptop's traffic can overrun it."""
+"""An engine that serves about 20 of the demo's requests a second, so that a laptop's traffic can overload it."""
 
 TOKEN_SECONDS_TARGET: Final = 0.008
-"""The engine's clients are promised some hundred tokens a second."""
+"""Promised to the engine's clients: about a hundred tokens a second."""
 
 LIMIT_START: Final = 8
-"""What an engine so small takes without harm. The workers find the rest."""
+"""The initial limit, harmless for so small an engine. The workers find the rest."""
 
 _READY_SECONDS_MAX = 60.0
 _LOG_LINES = 15
 
 
 class StackStartError(SandboxError):
-    """A part of the stack ended or was not ready in time. The message ends with its last words."""
+    """A part of the stack ended or was not ready in time. The message ends with its last output."""
 
     reason = "stack_start_failed"
 
@@ -129,7 +129,7 @@ class Launcher:
         return stack
 
     def engine_log(self, name: str) -> Path:
-        """The file that engine ``name`` writes its executions to."""
+        """The log of executions of engine ``name``."""
         return self._folder / f"{name}.executions.jsonl"
 
     def _engine(self, name: str) -> Part:
@@ -172,7 +172,7 @@ class Launcher:
 
 
 def backend_settings(engine_url: str) -> dict[str, str]:
-    """What the stack's workers are told of their engine, as variables; whoever joins them is to be told the same."""
+    """The settings of the stack's workers for their engine; further workers need the same."""
     return {
         "FOREBAY_BACKEND_URL": engine_url,
         "FOREBAY_TPOT_TARGET_SECONDS": str(TOKEN_SECONDS_TARGET),
@@ -219,7 +219,7 @@ def _owns_partitions(worker: Part) -> bool:
 
 
 def end_workers(stack: Stack) -> None:
-    """SIGTERM the workers, so that they leave their groups, and wait for their end."""
+    """Sends SIGTERM to the workers, so that they leave their groups, and waits for their end."""
     for worker in stack.workers:
         worker.process.terminate()
     for worker in stack.workers:
