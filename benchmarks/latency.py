@@ -26,7 +26,7 @@ from forebay_producer.settings import ProducerSettings
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.kafka.clients import create_client
-from forebay_schemas.kafka.transient import PASSING
+from forebay_schemas.kafka.transient import TRANSIENT
 
 BLOCK_REQUESTS = 200
 WARM_UP_BLOCKS = 2
@@ -120,7 +120,7 @@ class _Client:
         self._producer.produce(self._source, value, key)
         while (message := self._consumer.poll(ANSWER_SECONDS_MAX)) is not None:
             if (error := message.error()) is not None:
-                if error.code() not in PASSING:
+                if error.code() not in TRANSIENT:
                     raise KafkaException(error)
             elif message.key() == key:
                 took = time.perf_counter() - began

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from forebay_sandbox.kafka.access import kafka_from_environment
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.transient import PASSING
+from forebay_schemas.kafka.transient import TRANSIENT
 
 BATCH_RECORDS = 1000
 ANSWER_SECONDS_MAX = 30.0
@@ -94,7 +94,7 @@ def run_echo(connection: KafkaConnection, *, source: str, sink: str, group: str)
             continue
         if (error := message.error()) is None:
             producer.produce(sink, RESULT, message.key())
-        elif error.code() not in PASSING:
+        elif error.code() not in TRANSIENT:
             raise KafkaException(error)
 
 
@@ -119,7 +119,7 @@ def _consume(consumer: Consumer) -> list[Message]:
     for message in (first, *consumer.consume(BATCH_RECORDS - 1, 0)):
         if (error := message.error()) is None:
             messages.append(message)
-        elif error.code() not in PASSING:
+        elif error.code() not in TRANSIENT:
             raise KafkaException(error)
     return messages
 

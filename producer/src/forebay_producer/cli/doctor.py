@@ -8,7 +8,7 @@ import typer
 
 from forebay_producer.cli.common import Session, command, say
 from forebay_schemas.doctor.findings import exit_code, findings_json, findings_text, summary
-from forebay_schemas.doctor.kafka import KafkaCheckup
+from forebay_schemas.doctor.kafka import KafkaDoctor
 from forebay_schemas.doctor.needs import Role
 from forebay_schemas.doctor.registry import check_registry
 from forebay_schemas.errors import ExitCode
@@ -26,7 +26,7 @@ def doctor(session: Session) -> None:
     Exits 1 when a check failed, 3 when no broker can be reached; warnings exit 0.
     """
     registry = session.settings.schema_registry()
-    findings = KafkaCheckup(
+    findings = KafkaDoctor(
         session.connection, pool=session.pool, role=Role.PRODUCER, tier_times=session.settings.tier_times()
     ).run()
     findings.append(check_registry(registry))

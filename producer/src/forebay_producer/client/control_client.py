@@ -37,7 +37,7 @@ from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import PASSING, until_passed
+from forebay_schemas.kafka.transient import TRANSIENT, until_passed
 
 BETTER_ANSWER_SECONDS: Final = 1.0
 """Wait for a better answer after a worker's "too late": another worker may hold a retry of the request."""
@@ -131,7 +131,7 @@ class ControlClient:
             return [ControlAnswer(request_id=target.request_id, action=action, outcome=None) for target in targets]
         with _Answers(self._connection, pool=self._pool, clock=self._clock) as answers:
             self._write(action, targets)
-            heard = answers.hear(action, {target.request_id for target in targets}, wait_seconds=wait_seconds)
+            heard = answers.receive(action, {target.request_id for target in targets}, wait_seconds=wait_seconds)
         return [_answer(action, target.request_id, heard.get(target.request_id)) for target in targets]
 
     def _write(self, action: ControlAction, targets: Sequence[Target]) -> None:
@@ -223,7 +223,7 @@ class _Answers:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def hear(self, action: ControlAction, request_ids: set[str], *, wait_seconds: float) -> dict[str, Controlled]:
+    def receive(self, action: ControlAction, request_ids: set[str], *, wait_seconds: float) -> dict[str, Controlled]:
         """The best answer for each request that arrives in time."""
         now = self._clock.monotonic()
         end = now + wait_seconds
@@ -235,7 +235,7 @@ class _Answers:
                 continue
             error = message.error()
             if error is not None:
-                if error.code() in PASSING or is_unreachable(error):
+                if error.code() in TRANSIENT or is_unreachable(error):
                     continue
                 raise self._explain(error)
             answer = decode_controlled(message.value())

@@ -24,7 +24,7 @@ from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.topic_ids import TopicIdentity
-from forebay_schemas.kafka.transient import PASSING, until_passed
+from forebay_schemas.kafka.transient import TRANSIENT, until_passed
 
 REMEMBERED_IDS_MAX: Final = 200_000
 """Remembered first outcomes: 30 MB. A second outcome after more than these would pass for a first."""
@@ -227,7 +227,7 @@ class ResultsReader:
             self._behind.pop(partition, None)
         elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             raise TopicMissingError([self._pool.results], pool=self._pool.name)
-        elif is_unreachable(error) or error.code() in PASSING:
+        elif is_unreachable(error) or error.code() in TRANSIENT:
             _log.info("%s: %s", _DOING, error.str())
         else:
             raise self._explained(error)

@@ -16,8 +16,8 @@ from forebay_schemas.contract.tier_agreement import agreement_of, difference
 from forebay_schemas.contract.tiers import TierTimes
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError
+from forebay_schemas.kafka.announcements import read_announcements
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.workers_heard import hear_workers
 
 AGAIN_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 5.0
@@ -87,7 +87,7 @@ def watch_tiers(connection: KafkaConnection, *, pool: Pool, times: TierTimes, cl
     """A watch that compares ``times`` with the pool's workers. Connects when it looks."""
 
     def look(stopped: Callable[[], bool]) -> list[Capacity]:
-        return hear_workers(
+        return read_announcements(
             connection,
             topic=pool.coordination,
             client_id="forebay-producer-tiers",

@@ -12,7 +12,7 @@ from typing import Final, Self
 from confluent_kafka import TopicPartition
 
 from forebay_producer.cluster.offsets_reader import GroupOffsets, Head, HeadReader
-from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.offsets_metadata import NOTHING, decode_metadata
 from forebay_schemas.contract.tiers import TIERS, Tier
@@ -148,8 +148,8 @@ class BacklogReader:
         }
         everything = [at for tier in TIERS for at in self._partitions[tier]]
         ids = self._topics.ids({topic for topic, _ in everything})
-        first = self._topics.offsets(everything, at=Edge.FIRST)
-        end = self._topics.offsets(everything, at=Edge.READABLE_END)
+        first = self._topics.offsets(everything, at=OffsetBound.EARLIEST)
+        end = self._topics.offsets(everything, at=OffsetBound.LATEST_COMMITTED)
         return Sample(
             at_seconds=self._clock.monotonic(),
             tiers={

@@ -26,7 +26,7 @@ from forebay_schemas.kafka.offsets_retention import ask_retention_minutes
 from forebay_schemas.kafka.permissions import Access, Operation, is_denied, on_topic
 from forebay_schemas.kafka.topic_drift import Drift, drift_of
 from forebay_schemas.kafka.topic_ids import topic_ids
-from forebay_schemas.kafka.transient import SECONDS_MAX, is_passing, until_passed
+from forebay_schemas.kafka.transient import SECONDS_MAX, is_transient, until_passed
 
 LEADERS_SECONDS_MAX: Final = 30.0
 
@@ -53,12 +53,12 @@ class Shape:
     replication: int
 
 
-class Edge(Enum):
+class OffsetBound(Enum):
     """An end of a partition."""
 
-    FIRST = auto()
-    END = auto()
-    READABLE_END = auto()
+    EARLIEST = auto()
+    LATEST = auto()
+    LATEST_COMMITTED = auto()
     """The end that readers of committed records see: before the oldest open transaction."""
 
 
@@ -136,21 +136,23 @@ class TopicAdmin:
     def count_records(self, states: Iterable[TopicState]) -> dict[str, int]:
         """The records in each topic: last minus first offset, so compacted records and markers count, too."""
         partitions = [(state.name, partition) for state in states for partition in range(state.partitions)]
-        first, last = self.offsets(partitions, at=Edge.FIRST), self.offsets(partitions, at=Edge.END)
+        first, last = self.offsets(partitions, at=OffsetBound.EARLIEST), self.offsets(partitions, at=OffsetBound.LATEST)
         counts = dict.fromkeys((name for name, _ in partitions), 0)
         for at in partitions:
             counts[at[0]] += last[at] - first[at]
         return counts
 
     def offsets(
-        self, partitions: Iterable[PartitionKey], *, at: Edge, patience_seconds: float = SECONDS_MAX
+        self, partitions: Iterable[PartitionKey], *, at: OffsetBound, patience_seconds: float = SECONDS_MAX
     ) -> dict[PartitionKey, int]:
         """The earliest or latest offset of each partition.
 
         ``patience_seconds``: how long transient errors are retried.
         """
-        isolation = IsolationLevel.READ_COMMITTED if at is Edge.READABLE_END else IsolationLevel.READ_UNCOMMITTED
-        spec = OffsetSpec.earliest() if at is Edge.FIRST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        isolation = (
+            IsolationLevel.READ_COMMITTED if at is OffsetBound.LATEST_COMMITTED else IsolationLevel.READ_UNCOMMITTED
+        )
+        spec = OffsetSpec.earliest() if at is OffsetBound.EARLIEST else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not wanted:
             return {}
@@ -162,7 +164,7 @@ class TopicAdmin:
                 try:
                     found[one.topic, one.partition] = answer.result().offset
                 except KafkaException as error:
-                    if is_passing(error):
+                    if is_transient(error):
                         # After a broker's restart the client would otherwise keep asking with old leader epochs.
                         self._admin.list_topics(timeout=_TIMEOUT)
                     if not is_denied(error.args[0]):
@@ -202,7 +204,9 @@ class TopicAdmin:
             time.sleep(0.05)
         # The leaders in the metadata may not know it yet; they do once they answer.
         everything = [(name, number) for name, count in partitions.items() for number in range(count)]
-        self.offsets(everything, at=Edge.END, patience_seconds=max(SECONDS_MAX, give_up_at - time.monotonic()))
+        self.offsets(
+            everything, at=OffsetBound.LATEST, patience_seconds=max(SECONDS_MAX, give_up_at - time.monotonic())
+        )
 
     def _metadata(self) -> Any:
         return ask_metadata(self._admin, connection=self._connection, doing="asking for the topics")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
-from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_producer.dead_letters.audit import AuditIndex, AuditRecord, decode_audit
 from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_schemas.clock import Clock
@@ -73,7 +73,7 @@ class DeadLetterReader:
         """The present ends of the dead-letter topic."""
         topic = self._pool.dead_letter
         partitions = [(topic, number) for number in range(self._partitions[topic])]
-        ends = TopicAdmin(self._admin, connection=self._connection).offsets(partitions, at=Edge.END)
+        ends = TopicAdmin(self._admin, connection=self._connection).offsets(partitions, at=OffsetBound.LATEST)
         return tuple(ends[at] for at in partitions)
 
     def letters(

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from forebay_producer.cluster.backlog import Heads, partition_state
 from forebay_producer.cluster.offsets_reader import GroupOffsets, Head, HeadReader
-from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_producer.exporter.figures import Age, TierReading
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
@@ -36,7 +36,7 @@ class Brokers:
         self.admin: AdminClient = make_admin(connection, client_id=CLIENT_ID)
         self.topics = TopicAdmin(self.admin, connection=connection)
         self.head_reader = HeadReader(connection, clock=clock, client_id=CLIENT_ID)
-        self.followed = WorkersHeard(connection, clock=clock)
+        self.followed = AnnouncementReader(connection, clock=clock)
 
     def close(self) -> None:
         """Closes the clients."""
@@ -88,8 +88,8 @@ class PoolReader:
         consumed = [at for tier in TIERS for at in (*requests[tier], *retries[tier])]
         dead_letters = _partitions([pool.dead_letter], counts)
         ids = brokers.topics.ids({topic for topic, _ in consumed})
-        first = brokers.topics.offsets(consumed, at=Edge.FIRST)
-        end = brokers.topics.offsets([*consumed, *dead_letters], at=Edge.READABLE_END)
+        first = brokers.topics.offsets(consumed, at=OffsetBound.EARLIEST)
+        end = brokers.topics.offsets([*consumed, *dead_letters], at=OffsetBound.LATEST_COMMITTED)
         states = {at: partition_state(first[at], end[at], committed.get(at), ids.get(at[0])) for at in consumed}
         heads = self._heads.of({at: states[at] for tier in TIERS for at in requests[tier]})
         states |= {at: states[at].seen(head) for at, head in heads.items()}
@@ -106,7 +106,7 @@ class PoolReader:
         return tiers, sum(end[at] for at in dead_letters)
 
 
-class WorkersHeard:
+class AnnouncementReader:
     """Reads the coordination topics of all pools, from now on. Must be closed."""
 
     def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:

@@ -72,7 +72,7 @@ class _Cluster:
     milliseconds: float
 
 
-class KafkaCheckup:
+class KafkaDoctor:
     """One look at a pool's cluster as ``role`` uses it, within ``KAFKA_SECONDS`` and a moment."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, role: Role, tier_times: TierTimes) -> None:

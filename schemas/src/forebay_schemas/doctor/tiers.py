@@ -12,8 +12,8 @@ from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tier_agreement import agreement_of, difference
 from forebay_schemas.contract.tiers import TIERS, TierTimes
 from forebay_schemas.doctor.findings import Finding, named, ok, skipped, warning
+from forebay_schemas.kafka.announcements import read_announcements
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.workers_heard import hear_workers
 
 CHECK: Final = "tiers"
 FIX: Final = (
@@ -25,7 +25,7 @@ FIX: Final = (
 def check_tiers(connection: KafkaConnection, *, topic: str, own: TierTimes, seconds: float) -> list[Finding]:
     """Reads the workers' values on ``topic``; takes at most ``seconds``."""
     try:
-        workers = hear_workers(connection, topic=topic, client_id="forebay-doctor", seconds=seconds)
+        workers = read_announcements(connection, topic=topic, client_id="forebay-doctor", seconds=seconds)
     except KafkaException as error:
         return [skipped(CHECK, f"what the workers have cannot be told ({error.args[0].str()})")]
     return tiers_findings(own, workers)

@@ -10,7 +10,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 SECONDS_MAX: Final = 10.0
 
 # Metadata names the leader of a new partition, and its epoch, some milliseconds before that leader knows.
-PASSING: Final = {
+TRANSIENT: Final = {
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -29,15 +29,15 @@ PASSING: Final = {
 }
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Whether a ``KafkaException`` is worth a retry."""
-    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+    return isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT
 
 
 def until_passed(seconds: float = SECONDS_MAX) -> Retrying:
     """Repeats a request while its error is transient, for a bounded time; raises the last error."""
     return Retrying(
-        retry=retry_if_exception(is_passing),
+        retry=retry_if_exception(is_transient),
         stop=stop_after_delay(seconds),
         wait=wait_fixed(0.05),
         reraise=True,

@@ -34,7 +34,7 @@ READING = TierReading(
 
 
 class Followed:
-    """A `WorkersHeard`; ``failing``: raised by the next poll."""
+    """An `AnnouncementReader`; ``failing``: raised by the next poll."""
 
     def __init__(self) -> None:
         self.failing: Exception | None = None

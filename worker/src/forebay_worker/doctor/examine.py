@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from forebay_schemas.doctor.findings import Finding
-from forebay_schemas.doctor.kafka import KafkaCheckup
+from forebay_schemas.doctor.kafka import KafkaDoctor
 from forebay_schemas.doctor.needs import Role
 from forebay_schemas.doctor.registry import check_registry
 from forebay_worker.doctor.backend import backend_findings, check_metrics
@@ -22,7 +22,7 @@ async def examine(settings: WorkerSettings, *, model: str | None) -> list[Findin
 
     Raises ``UsageError`` for a properties file that cannot be used.
     """
-    kafka = KafkaCheckup(
+    kafka = KafkaDoctor(
         settings.connection(), pool=settings.pool_topics(), role=Role.WORKER, tier_times=settings.tier_times()
     )
     of_kafka, of_registry, of_backend, of_gpu = await asyncio.gather(

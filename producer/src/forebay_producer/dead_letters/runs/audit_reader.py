@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from forebay_producer.dead_letters.audit import AuditRecord, decode_audit
-from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_passing_failure
+from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_transient_failure
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
@@ -121,7 +121,7 @@ class AuditReader:
 
     def _failure(self, error: KafkaError) -> ForebayError:
         failure = self._explained(error)
-        return LostTurnError(failure) if is_passing_failure(error) else failure
+        return LostTurnError(failure) if is_transient_failure(error) else failure
 
     def _explained(self, error: KafkaError) -> ForebayError:
         topic = self._pool.audit

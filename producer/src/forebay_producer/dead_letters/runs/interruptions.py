@@ -8,10 +8,10 @@ from confluent_kafka import KafkaError
 
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
 from forebay_schemas.kafka.errors import is_unreachable
-from forebay_schemas.kafka.transient import PASSING
+from forebay_schemas.kafka.transient import TRANSIENT
 
 # Error codes of purged records.
-_ALSO_PASSING: Final = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE}
+_ALSO_TRANSIENT: Final = {KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE, KafkaError._STATE}
 
 
 class InterruptedRunError(ForebayError):
@@ -30,16 +30,16 @@ class LostTurnError(ForebayError):
         self.cause = cause
 
 
-PASSING_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingError)
+TRANSIENT_ERRORS: Final = (LostTurnError, BrokerUnreachableError, TopicMissingError)
 """Errors after which a run tries again. Its topics existed at its start, so a missing one will return."""
 
 
-def is_passing_failure(error: KafkaError) -> bool:
+def is_transient_failure(error: KafkaError) -> bool:
     """Whether a retry may help, with a new client if necessary. The failed record may have been written."""
     return (
         is_unreachable(error, known=True)
         or error.retriable()
         or error.fatal()
-        or error.code() in PASSING
-        or error.code() in _ALSO_PASSING
+        or error.code() in TRANSIENT
+        or error.code() in _ALSO_TRANSIENT
     )

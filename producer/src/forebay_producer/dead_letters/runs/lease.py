@@ -34,10 +34,10 @@ from forebay_producer.dead_letters.audit import (
 )
 from forebay_producer.dead_letters.runs.audit_reader import AUDIT_PARTITION, AuditReader
 from forebay_producer.dead_letters.runs.interruptions import (
-    PASSING_ERRORS,
+    TRANSIENT_ERRORS,
     InterruptedRunError,
     LostTurnError,
-    is_passing_failure,
+    is_transient_failure,
 )
 from forebay_producer.dead_letters.runs.journal import Journal, OpenRun
 from forebay_producer.dead_letters.runs.readback import ReadBack
@@ -133,7 +133,7 @@ class Run:
                 give_up_at = self._clock.monotonic() + self._wait_seconds
                 self._clear_up()
                 return
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 if self._clock.monotonic() > give_up_at:
                     raise (error.cause or error) if isinstance(error, LostTurnError) else error from None
                 self._check_interrupted()
@@ -252,7 +252,7 @@ class Run:
         needs = on_topic(Operation.WRITE, topic)
         doing = f"writing to {topic}"
         failure = as_forebay_error(error, connection=self._connection, doing=doing, needs=needs, known=True)
-        if not is_passing_failure(error):
+        if not is_transient_failure(error):
             self._broken = failure
         elif self._broken is None:
             self._broken = LostTurnError(failure)

@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_producer.dead_letters.audit import Intent
 from forebay_producer.dead_letters.replay_plan import replay_of
 from forebay_producer.dead_letters.runs.journal import Place
@@ -79,7 +79,10 @@ class ReadBack:
         self, admin: AdminClient, partitions: list[PartitionKey], intent: Intent
     ) -> dict[PartitionKey, tuple[int, int]]:
         offsets = TopicAdmin(admin, connection=self._connection)
-        first, end = offsets.offsets(partitions, at=Edge.FIRST), offsets.offsets(partitions, at=Edge.END)
+        first, end = (
+            offsets.offsets(partitions, at=OffsetBound.EARLIEST),
+            offsets.offsets(partitions, at=OffsetBound.LATEST),
+        )
         ranges: dict[PartitionKey, tuple[int, int]] = {}
         for at in partitions:
             told = intent.ends.get(at[0], [])

@@ -14,10 +14,10 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from forebay_producer.client.tracing import SendSpan, SendTracing
-from forebay_producer.cluster.topic_admin import Edge, TopicAdmin
+from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_producer.dead_letters.audit import IntendedReplay, Intent, audit_of
 from forebay_producer.dead_letters.replay_plan import Refusal, Replay
-from forebay_producer.dead_letters.runs.interruptions import PASSING_ERRORS, LostTurnError
+from forebay_producer.dead_letters.runs.interruptions import TRANSIENT_ERRORS, LostTurnError
 from forebay_producer.dead_letters.runs.lease import ACT_SECONDS, CLIENT_ID, Run
 from forebay_producer.dead_letters.state import was_replayed
 from forebay_schemas.clock import Clock
@@ -108,7 +108,7 @@ class Replayer:
                     raise BrokerUnreachableError(
                         f"the brokers take more than {ACT_SECONDS:g} s for a record: nothing is replayed so slowly"
                     )
-            except PASSING_ERRORS as error:
+            except TRANSIENT_ERRORS as error:
                 lapses += 1
                 if self._clock.monotonic() > give_up_at or lapses > LAPSES_MAX:
                     raise (error.cause or error) if isinstance(error, LostTurnError) else error from None
@@ -209,7 +209,7 @@ class Replayer:
         if self._clock.monotonic() - self._ends_at > _ENDS_SECONDS_MAX:
             at = self._clock.monotonic()
             partitions = [(topic, number) for topic, count in self._partitions.items() for number in range(count)]
-            ends = self._offsets.offsets(partitions, at=Edge.END)
+            ends = self._offsets.offsets(partitions, at=OffsetBound.LATEST)
             self._ends = {
                 topic: [ends[topic, number] for number in range(count)] for topic, count in self._partitions.items()
             }

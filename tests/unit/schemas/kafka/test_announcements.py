@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forebay_schemas.contract.coordination import GONE_SECONDS
-from forebay_schemas.kafka.workers_heard import present
+from forebay_schemas.kafka.announcements import present
 from simulated.capacities import make_capacity
 
 NOW_MS = 1_735_689_600_000

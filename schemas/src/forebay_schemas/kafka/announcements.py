@@ -21,7 +21,7 @@ LOOK_BACK_RECORDS: Final = 5_000
 _POLL_SECONDS: Final = 0.1
 
 
-def hear_workers(
+def read_announcements(
     connection: KafkaConnection,
     *,
     topic: str,
