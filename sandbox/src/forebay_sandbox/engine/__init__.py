@@ -1,4 +1,2 @@
-"""The simulated engine: continuous batching as a step function, OpenAI's API over it, faults to order.
-
-A server in a process of its own; physics, protocol and faults are pure. May import no other room.
-"""
+"""The simulated engine: continuous batching as a step function, OpenAI's API on top, injected faults. A server in its
+own process; physics, protocol and faults are pure. May import no other room."""

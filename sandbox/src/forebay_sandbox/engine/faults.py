@@ -1,4 +1,5 @@
-"""The faults the simulated engine can be told to have, and which request meets which. Pure; its chance is seeded."""
+"""The faults that the simulated engine can inject, and the requests that each affects. Pure; its randomness is
+seeded."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ class FaultKind(Enum):
     STATUS = "status"
     """Answers with an error status, without running the request."""
     HANG = "hang"
-    """Never answers; ends when the client leaves."""
+    """Never answers; ends when the client disconnects."""
     CUT = "cut"
     """Closes the connection: `before` any byte and without running it, or in the `middle` of the body after running."""
     SLOW = "slow"
     """Every step takes `factor` times as long. With match, count or a probability: only those requests' answers do."""
     REFUSE = "refuse"
-    """As if the process were gone: connections are cut and the port refuses new ones, for `seconds` or until told."""
+    """As if the process had crashed: connections are cut and the port refuses new ones, for `seconds` or until
+    changed."""
 
 
 class CutWhere(Enum):
@@ -41,7 +43,7 @@ class Fault:
     seconds: float | None = None
     probability: float = 1.0
     count: int | None = None
-    """Only the first so many requests that it would meet."""
+    """Only this many of the requests that it would affect."""
     match: str | None = None
     """Only requests with this text in the body or in the header x-forebay-request-id or x-request-id."""
 
@@ -51,7 +53,7 @@ class Fault:
 
 
 class FaultPlan:
-    """The faults in force, in order: a request meets the first that applies to it."""
+    """The active faults, in order: the first that applies affects a request."""
 
     def __init__(self, *, seed: int) -> None:
         self._seed = seed
@@ -60,7 +62,8 @@ class FaultPlan:
         self._hits: list[int] = []
 
     def replace(self, faults: Sequence[Fault]) -> None:
-        """Put others in force. Chance starts at the seed again, so that the same faults meet the same requests."""
+        """Replaces the faults. The random sequence starts at the seed again, so that the same faults affect the same
+        requests."""
         self._random.seed(self._seed)
         self._faults = tuple(faults)
         self._hits = [0] * len(self._faults)
@@ -76,7 +79,7 @@ class FaultPlan:
 
     @property
     def step_factor(self) -> float:
-        """How many times as long a step takes."""
+        """The present factor of a step's duration."""
         factor = 1.0
         for fault in self._faults:
             if _slows_steps(fault):
@@ -84,7 +87,7 @@ class FaultPlan:
         return factor
 
     def choose(self, *, request_id: str, body: bytes) -> Fault | None:
-        """The fault that this request meets, and count it."""
+        """The fault for this request, counted as a hit."""
         for index, fault in enumerate(self._faults):
             if fault.kind is FaultKind.REFUSE or _slows_steps(fault):
                 continue
@@ -99,7 +102,7 @@ class FaultPlan:
         return None
 
     def describe(self) -> list[dict[str, Any]]:
-        """The faults as they were given, each with `hits`: the requests that met it."""
+        """The faults as given, each with `hits`: the number of affected requests."""
         return [
             {name: _plain(getattr(fault, name)) for name in _given(fault)} | {"hits": hits}
             for fault, hits in zip(self._faults, self._hits, strict=True)
@@ -151,7 +154,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def parse_faults(document: object) -> tuple[Fault, ...]:
-    """Read `{"faults": [{"kind": ...}, ...]}`; UsageError names the field that is wrong."""
+    """Parses `{"faults": [{"kind": ...}, ...]}`; UsageError names the invalid field."""
     if not isinstance(document, dict) or not isinstance(document.get("faults"), list) or len(document) != 1:
         raise UsageError("body", "is not an object with a list of faults", fix='send {"faults": [{"kind": ...}]}')
     faults = tuple(_parse_fault(f"faults[{index}]", spec) for index, spec in enumerate(document["faults"]))

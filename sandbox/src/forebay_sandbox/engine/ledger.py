@@ -1,4 +1,4 @@
-"""What became of each request an engine saw: counts, peaks, and a JSON line each in a file that it writes."""
+"""The outcome of each request that an engine received: counts, peaks, and a JSON line each in a file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class ExecutionOutcome(Enum):
     COMPLETED = "completed"
     """Run to its end; the answer went to the connection."""
     DISCONNECTED = "disconnected"
-    """The client left before the end."""
+    """The client disconnected before the end."""
     REFUSED = "refused"
     """Answered with an error status, and not run."""
     FAILED = "failed"
-    """The engine's own doing: a 5xx other than 503, a cut connection, a stop."""
+    """Caused by the engine: a 5xx other than 503, a cut connection, a stop."""
 
 
 class Execution:
-    """One request as the engine saw it. Whoever handles it fills in what it learns, and ends it once."""
+    """One request as the engine saw it. Its handler fills in what it learns, and ends it once."""
 
     __slots__ = (
         *("_ledger", "_started_at_ms", "attempt", "ended", "fault", "output_tokens", "path", "prompt_tokens"),
@@ -35,30 +35,30 @@ class Execution:
         self.request_id = request_id
         self.path = path
         self.worker: str | None = None
-        """Who asked, for which attempt, replay and trace, if the client says so as Forebay's worker does."""
+        """The client, attempt, replay and trace, if the client sends them as Forebay's worker does."""
         self.attempt: str | None = None
         self.replay_count: str | None = None
         self.traceparent: str | None = None
         self.status: int | None = None
         """The HTTP status; None when no status line was sent."""
         self.fault: str | None = None
-        """The kind of the injected fault that it met."""
+        """The kind of the injected fault, if any."""
         self.prompt_tokens: int | None = None
         self.output_tokens = 0
-        """Put out so far."""
+        """Output tokens so far."""
         self.ended = False
         self._ledger = ledger
         self._started_at_ms = started_at_ms
 
     def end(self, outcome: ExecutionOutcome) -> None:
-        """Record the outcome; the first one counts."""
+        """Records the outcome; the first one counts."""
         if not self.ended:
             self.ended = True
             self._ledger.record(self, outcome, started_at_ms=self._started_at_ms)
 
 
 class ExecutionLedger:
-    """Counts executions since the last reset. With a file: the ground truth of what ran, for tests to compare with."""
+    """Counts executions since the last reset. With a file: the ground truth of all executions, for tests."""
 
     def __init__(self, *, clock: Clock, log_path: Path | None) -> None:
         """Opens `log_path` for appending; each line is flushed when it is written."""
@@ -68,7 +68,7 @@ class ExecutionLedger:
         self.reset()
 
     def reset(self) -> None:
-        """Start counting anew. What is in flight stays so, and is the new peak."""
+        """Restarts the counts. Requests in flight stay, and are the new peak."""
         self._received = self._in_flight
         self._in_flight_peak = self._in_flight
         self._outcomes = dict.fromkeys(ExecutionOutcome, 0)

@@ -1,4 +1,4 @@
-"""Runs the physics in real time: one asyncio task steps the batch and tells the requests what came out of each step."""
+"""Runs the physics in real time: one asyncio task steps the batch and distributes the output of each step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Generation:
             self._progress.set()
 
     async def more_tokens(self, *, than: int) -> int:
-        """Wait until there are more tokens than that, and return how many there are."""
+        """Waits for more tokens than that; returns how many there are."""
         while self.tokens <= than:
             self._progress.clear()
             await self._progress.wait()
@@ -54,7 +54,7 @@ class EngineLoop:
         self.batch = ContinuousBatch(physics)
         self.metrics = EngineMetrics(batch=self.batch, model=model)
         self.step_factor = 1.0
-        """How many times as long as the physics says a step takes."""
+        """The factor of each step's duration."""
         self._now = clock.monotonic
         self._keys = itertools.count()
         self._generations: dict[int, Generation] = {}
@@ -62,7 +62,7 @@ class EngineLoop:
         self._work = asyncio.Event()
 
     def submit(self, request: InferenceRequest) -> Generation | Admission:
-        """Take a request in; when it is not taken, the Admission says why. Whoever loses interest calls `abort`."""
+        """Adds a request; a refusal is in the Admission. A caller that no longer needs it calls `abort`."""
         generation = Generation(key=next(self._keys), request=request, arrived_at=self._now())
         admission = self.batch.submit(
             generation.key, prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens
@@ -76,7 +76,7 @@ class EngineLoop:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Free the request's place, unless it is done."""
+        """Frees the request's place, unless it is done."""
         if self._generations.pop(generation.key, None) is None:
             return
         self._streaming.pop(generation.key, None)

@@ -1,4 +1,4 @@
-"""The simulated engine's metrics under vLLM's names, in Prometheus' text format. Touches nothing but its own counts."""
+"""The simulated engine's metrics under vLLM's names, in Prometheus' text format. No I/O."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Histogram:
 
 
 class EngineMetrics(Collector):
-    """What the step loop counts, and how it is shown. The counters only ever grow, as a scraper expects."""
+    """The counters of the step loop and their text form. They never decrease, as a scraper expects."""
 
     def __init__(self, *, batch: ContinuousBatch, model: str) -> None:
         self._batch = batch
@@ -84,7 +84,7 @@ class EngineMetrics(Collector):
         yield self._counter("num_preemptions", "Requests put back to be recomputed.", batch.preemptions_total)
         yield self._counter("prompt_tokens", "Prompt tokens prefilled.", self.prompt_tokens_total)
         yield self._counter("generation_tokens", "Tokens put out.", self.generation_tokens_total)
-        # Not vLLM's: the simulated engine has no GPU, and this share of the time is what a GPU's utilisation would say.
+        # Not vLLM's: the simulated engine has no GPU, and this share of time stands for a GPU's utilisation.
         busy = CounterMetricFamily("sandbox:busy_seconds", "Seconds spent in steps.", labels=["model_name"])
         busy.add_metric([self._model], self.busy_seconds_total)
         yield busy

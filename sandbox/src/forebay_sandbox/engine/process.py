@@ -1,4 +1,4 @@
-"""Runs the simulated engine in a process of its own, for tests and the demo. Starts and ends it; speaks HTTP."""
+"""Runs the simulated engine in its own process, for tests and the demo. Starts and ends it; talks HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EngineStartError(SandboxError):
 
 
 def call(url: str, method: str, path: str, body: object = None) -> tuple[int, bytes]:
-    """One HTTP request with a JSON body; status and body of the answer. OSError: nobody answers."""
+    """Sends one HTTP request with a JSON body; returns status and body. OSError: no answer."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_ANSWER_SECONDS_MAX)
     try:
@@ -44,7 +44,7 @@ def call(url: str, method: str, path: str, body: object = None) -> tuple[int, by
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[Any], *, path: str = "/health") -> None:
-    """Return when `path` answers 200. EngineStartError: the process ended, or half a minute passed."""
+    """Waits until `path` answers 200. EngineStartError: the process ended, or half a minute passed."""
     deadline = time.monotonic() + _START_SECONDS_MAX
     while True:
         if process.poll() is not None:
@@ -80,11 +80,11 @@ class EngineProcess:
         self.process = process
 
     def faults(self, *specs: dict[str, Any]) -> None:
-        """Put exactly these faults in force, such as `{"kind": "status", "status": 503}`; none: no faults."""
+        """Replaces the active faults, e.g. by `{"kind": "status", "status": 503}`; none: no faults."""
         self._control("PUT", "/sandbox/faults", {"faults": specs})
 
     def fault_hits(self) -> list[int]:
-        """How many requests met each fault in force."""
+        """The number of requests that each fault affected."""
         document = json.loads(self._control("GET", "/sandbox/faults"))
         return [fault["hits"] for fault in document["faults"]]
 
@@ -94,7 +94,7 @@ class EngineProcess:
         return counts
 
     def reset(self) -> None:
-        """Count anew; faults stay."""
+        """Restarts the counts; faults stay."""
         self._control("POST", "/sandbox/reset")
 
     def kill(self) -> None:

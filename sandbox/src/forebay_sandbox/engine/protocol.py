@@ -1,4 +1,4 @@
-"""What the simulated engine reads and writes: OpenAI's request bodies, answers, stream chunks and errors. Pure."""
+"""The simulated engine's wire format: OpenAI's request bodies, answers, stream chunks and errors. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Endpoint(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceRequest:
-    """A body that was understood. `model` is None when the body leaves it to the engine."""
+    """A parsed body. `model` is None when the body does not name one."""
 
     endpoint: Endpoint
     model: str | None

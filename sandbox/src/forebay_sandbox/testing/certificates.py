@@ -1,4 +1,4 @@
-"""Certificates for a broker on 127.0.0.1 and its clients, from an authority of their own. Writes PEM files."""
+"""Certificates for a broker on 127.0.0.1 and its clients, from their own authority. Writes PEM files."""
 
 from __future__ import annotations
 

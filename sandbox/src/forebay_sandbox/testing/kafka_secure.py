@@ -1,7 +1,5 @@
-"""A broker that is locked down as platform teams do it: TLS, mTLS, SASL, and ACLs without which nothing is allowed.
-
-Runs a JVM and a token endpoint on 127.0.0.1; all of it ends with the block.
-"""
+"""A locked-down broker, as platform teams run it: TLS, mTLS, SASL, and ACLs without which nothing is allowed. Runs a
+JVM and a token endpoint on 127.0.0.1; both end with the block."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ADMIN = "admin"
-"""Who may do everything: the broker itself, and whoever has its certificate."""
+"""The superuser: the broker itself, and every holder of its certificate."""
 
 PLAIN_USER, PLAIN_PASSWORD = "plain-user", "plain-secret"
 _ANSWER_SECONDS_MAX = 30.0
@@ -58,14 +56,14 @@ class Acl:
     prefixed: bool = False
 
     def binding(self) -> AclBinding:
-        """As the admin client takes it."""
+        """In the admin client's form."""
         pattern = ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL
         kind = ResourceType[{"Cluster": "BROKER"}.get(self.resource, self.resource.upper())]
         operation = AclOperation["".join(f"_{c}" if c.isupper() else c for c in self.operation).strip("_").upper()]
         return AclBinding(kind, self.name, pattern, self.principal, "*", operation, AclPermissionType.ALLOW)
 
     def filter(self) -> AclBindingFilter:
-        """Matches this very permission."""
+        """Matches exactly this permission."""
         one = self.binding()
         return AclBindingFilter(
             one.restype, one.name, one.resource_pattern_type, one.principal, "*", one.operation, one.permission_type
@@ -73,11 +71,11 @@ class Acl:
 
 
 class SecureKafka:
-    """The cluster, its authority, its token endpoint, and what an administrator does to it."""
+    """The cluster, its authority, its token endpoint, and the operations of an administrator."""
 
     def __init__(self, kafka: LocalKafka, *, authority: Authority, tokens: TokenServer, folder: Path) -> None:
         self.kafka = kafka
-        """As its administrator sees it."""
+        """The connection of its administrator."""
         self.authority = authority
         self.tokens = tokens
         self.folder = folder
@@ -93,20 +91,20 @@ class SecureKafka:
         )
 
     def mtls(self, name: str) -> KafkaConnection:
-        """Comes with a certificate for ``CN=name``; the principal is ``User:name``."""
+        """Authenticates with a certificate for ``CN=name``; the principal is ``User:name``."""
         certificate, key = self.authority.issue(name)
         return self.connection("MTLS", ssl_certificate_location=str(certificate), ssl_key_location=str(key))
 
     def scram(self, user: str, password: str, *, bits: int = 512) -> KafkaConnection:
-        """Comes with SCRAM-SHA-256 or SCRAM-SHA-512."""
+        """Authenticates with SCRAM-SHA-256 or SCRAM-SHA-512."""
         return self.connection("SASL", sasl_mechanism=f"SCRAM-SHA-{bits}", sasl_username=user, sasl_password=password)
 
     def plain(self, user: str = PLAIN_USER, password: str = PLAIN_PASSWORD) -> KafkaConnection:
-        """Comes with PLAIN; one user is known."""
+        """Authenticates with PLAIN; one user exists."""
         return self.connection("SASL", sasl_mechanism="PLAIN", sasl_username=user, sasl_password=password)
 
     def oauth(self, client: str, secret: str) -> KafkaConnection:
-        """Comes with tokens from the token endpoint."""
+        """Authenticates with tokens from the token endpoint."""
         return self.connection(
             "SASL",
             sasl_mechanism="OAUTHBEARER",
@@ -117,11 +115,11 @@ class SecureKafka:
         )
 
     def strangers(self) -> Authority:
-        """Another authority, which nobody here trusts."""
+        """Another authority, trusted by nobody here."""
         return Authority(self.folder / "strangers")
 
     def set_password(self, user: str, password: str) -> None:
-        """Makes the SCRAM user, or changes its password, for both mechanisms."""
+        """Creates the SCRAM user, or changes its password, for both mechanisms."""
         changes = [
             UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
             for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)

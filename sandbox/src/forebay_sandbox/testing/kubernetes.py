@@ -39,13 +39,13 @@ class KubernetesStartError(SandboxError):
 
 
 class KubectlError(SandboxError):
-    """kubectl ended with a status that is not 0; ``str(error)`` is what it said."""
+    """kubectl exited with another status than 0; ``str(error)`` is its output."""
 
     reason = "kubectl_failed"
 
 
 class LocalKubernetes:
-    """A running cluster. Whoever has its kubeconfig may do everything."""
+    """A running cluster. Holders of its kubeconfig may do everything."""
 
     def __init__(self, *, folder: Path, token: str) -> None:
         self.port = free_port()
@@ -66,7 +66,7 @@ class LocalKubernetes:
         return os.environ | homes | {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self._folder / "kubectl")}
 
     def start(self) -> None:
-        """Start it, once, and return when the API server is ready."""
+        """Starts it, once; returns when the API server is ready."""
         self._write_kubeconfig()
         store = f"http://127.0.0.1:{self._start_etcd()}"
         self._start_api_server(store)
@@ -92,7 +92,7 @@ class LocalKubernetes:
         )
 
     def kubectl(self, *args: str, stdin: str | None = None) -> str:
-        """What kubectl prints. Raises KubectlError."""
+        """The output of kubectl. Raises KubectlError."""
         done = subprocess.run(
             [self._kubectl, *args],
             env=self.environment,
@@ -107,7 +107,7 @@ class LocalKubernetes:
         return done.stdout
 
     def get(self, *args: str) -> Any:
-        """What `kubectl get ... --output json` answers, read."""
+        """The parsed answer of `kubectl get ... --output json`."""
         return json.loads(self.kubectl("get", *args, "--output=json"))
 
     def check(self) -> None:
@@ -117,7 +117,7 @@ class LocalKubernetes:
                 raise self._failed(name, f"ended with exit code {process.returncode}")
 
     def kill(self) -> None:
-        """SIGKILL to all."""
+        """Sends SIGKILL to all processes."""
         for process in self._processes.values():
             process.kill()
             process.wait()

@@ -1,4 +1,5 @@
-"""A TCP proxy whose link can be cut, black-holed, delayed and throttled as it runs. One thread with an event loop."""
+"""A TCP proxy whose link can be cut, black-holed, delayed and throttled while it runs. One thread with an event
+loop."""
 
 from __future__ import annotations
 
@@ -80,12 +81,12 @@ class TcpProxy:
         self._loop.close()
 
     def set(self, link: Link) -> None:
-        """Have the link behave like this from now on, open connections included."""
+        """Changes the link's behaviour from now on, for open connections too."""
         self._call(self._apply(link))
 
     @property
     def open_connections(self) -> int:
-        """How many client connections are open."""
+        """The number of open client connections."""
         return len(self._connections)
 
     def _call(self, step: Coroutine[None, None, None]) -> None:
@@ -140,7 +141,7 @@ class _Connection:
         self._changed = asyncio.Event()
 
     def reset(self) -> asyncio.Task[None]:
-        """Drop both halves; the task that is returned ends when that is done."""
+        """Closes both halves; the returned task ends when that is done."""
         self._task.cancel()
         return self._task
 

@@ -96,7 +96,7 @@ class TokenServer:
                 )
 
             def log_message(self, *_: object) -> None:
-                """Nothing: stderr is the test's."""
+                """Not logged: stderr belongs to the test."""
 
             def _answer(self, status: int, document: object) -> None:
                 body = json.dumps(document).encode()

@@ -24,7 +24,7 @@ _ERROR_LINES = 15
 
 
 class ToolUnavailableError(SandboxError):
-    """Go or apt ran, but did not bring the program."""
+    """Go or apt ran, but did not provide the program."""
 
     reason = "tool_unavailable"
 
@@ -76,7 +76,7 @@ def _unpack(wanted: Tool, source: DebianSource, partial: Path) -> Path:
         if os.geteuid() != 0:
             fix = f"run `apt-get update` as root and try again, or put {_fitting(wanted)} on PATH"
             raise ToolUnavailableError(f"{error}\n{fix}") from None
-        # Fresh machines and images have no lists of packages.
+        # Fresh machines and images have no package lists.
         _run([apt, "update", "--quiet"], folder=partial, what="apt-get could not fetch its lists of packages")
         _run(download, folder=partial, what=what)
     [archive] = partial.glob("*.deb")

@@ -1,4 +1,4 @@
-"""The programs of others that tests run: versions, where each comes from, how its version is asked for. No I/O."""
+"""The foreign programs that tests run: versions, sources, and how to ask for a version. No I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GoSource:
     stamps: tuple[str, ...] = ()
     """What the linker writes into variables, `variable=value`: a release build does, a plain one has no version."""
     seconds: int
-    """How long a first build took on two busy cores; only said to people."""
+    """Duration of a first build on two busy cores; shown to people only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,8 @@ class Tool:
     version: str
     """What is built; for a Debian package the least version, as the distribution has its own."""
     below: Version | None
-    """One on PATH has at least `version` and is below this. None: it tells no version; PATH is not looked at."""
+    """A program on PATH must have at least `version` and be below this. None: it reports no version, and PATH is not
+    searched."""
     source: GoSource | DebianSource
     ask: tuple[str, ...] = ("--version",)
     """The arguments that make the program print its version."""

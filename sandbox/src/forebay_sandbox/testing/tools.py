@@ -1,7 +1,7 @@
-"""Programs of others that tests run: helm, Prometheus, parts of Kubernetes, a registry. Found, or made once per user.
+"""Foreign programs that tests run: helm, Prometheus, parts of Kubernetes, a registry. Found, or built once per user.
 
-One on PATH comes first when its version fits. Else `go` builds it from pinned modules, or apt brings its Debian
-package. Runs those programs; writes to the user's cache.
+A program on PATH with a fitting version comes first. Otherwise `go` builds it from pinned modules, or apt fetches its
+Debian package. Runs those programs; writes to the user's cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ASK_SECONDS_MAX = 20
 
 
 def helm() -> Path:
-    """Helm 4. Like all of these: fetched first when it is missing, which can take minutes. See `tool`."""
+    """Helm 4. Like all of these: fetched on first use, which can take minutes. See `tool`."""
     return tool("helm")
 
 
@@ -52,12 +52,12 @@ def kube_apiserver() -> Path:
 
 
 def kube_controller_manager() -> Path:
-    """What makes ReplicaSets of Deployments and pods of ReplicaSets."""
+    """Creates ReplicaSets for Deployments, and pods for ReplicaSets."""
     return tool("kube-controller-manager")
 
 
 def kube_scheduler() -> Path:
-    """What gives pods their nodes."""
+    """Assigns pods to nodes."""
     return tool("kube-scheduler")
 
 
@@ -67,12 +67,12 @@ def kubectl() -> Path:
 
 
 def kwok() -> Path:
-    """What plays the nodes: pods become ready and end, no container runs."""
+    """Simulates the nodes: pods become ready and end, no container runs."""
     return tool("kwok")
 
 
 def controller_gen() -> Path:
-    """What makes CustomResourceDefinitions of Go types."""
+    """Generates CustomResourceDefinitions from Go types."""
     return tool("controller-gen")
 
 
@@ -91,7 +91,7 @@ def tool(name: str) -> Path:
 
 
 def at_hand(name: str) -> Path | None:
-    """The program where nothing needs to be fetched, else None."""
+    """The program if it needs no fetching, else None."""
     wanted = _known(name)
     if (path := _on_path(wanted)) is not None:
         return path
@@ -154,6 +154,6 @@ def _on_path(wanted: Tool) -> Path | None:
 
 
 def version_in(text: str) -> Version | None:
-    """The first version of three numbers in what a program says of itself."""
+    """The first version of three numbers in the output of a program."""
     match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
     return tuple(int(number) for number in match.groups()) if match else None
