@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.policy import Ended, Signals
 from forebay_worker.request.memory import in_flight_bytes

@@ -19,7 +19,8 @@ from forebay_worker.ops.status import (
     shown,
     tiers_status,
 )
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.request.work import Answer, Failure

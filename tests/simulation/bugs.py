@@ -21,17 +21,17 @@ from forebay_worker.dispatch.charging import Charging
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.failure_policy import FailurePolicy
 from forebay_worker.dispatch.suspects import Suspects
+from forebay_worker.intake import intake, settled
 from forebay_worker.intake import partitions as ownership
-from forebay_worker.intake import settled
 from forebay_worker.intake.commits import Commits
-from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.settled import SeenOutcomes
 from forebay_worker.outcome import records as dead_letters
 from forebay_worker.outcome import reporter as outcome
 from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.outcome.reporter import Reporter
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.offsets import PartitionOffsets
@@ -116,7 +116,7 @@ def _finished_forgotten_at_revocation() -> list[Patch]:
 
 @bug("retry-without-delay", "a retry runs as soon as it is read")
 def _retry_without_delay() -> list[Patch]:
-    return [(Intake, "_wait_seconds", lambda _self, _work: 0.0)]
+    return [(intake, "wait_seconds_of", lambda _work, **_more: 0.0)]
 
 
 def _without_header(name: str, value: bytes | None) -> list[Patch]:

@@ -11,8 +11,8 @@ from forebay_schemas.contract.control import Control, ControlAction
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
-from forebay_worker.dispatch.dispatcher import RECOVERY_SECONDS
 from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX
+from forebay_worker.dispatch.suspension import RECOVERY_SECONDS
 from forebay_worker.request.work import Failure, Work
 from simulated.dispatch import ANSWER, REFUSED, Stage, status_failure, works
 from simulated.ports import NOW_MS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
+from forebay_worker.intake.committed import ASK_AGAIN_SECONDS
 from simulated.bay import BROKEN, P0, P1, TOPIC, Bay, bay_with, explode
 from simulated.ports import MemoryRecord
 

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, TopicPart
 
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_worker.intake.commits import COMMIT_SECONDS
-from forebay_worker.intake.partitions import ASK_AGAIN_SECONDS
+from forebay_worker.intake.committed import ASK_AGAIN_SECONDS
 from simulated.bay import BROKEN, P0, P1, Bay, bay_with, explode, said_by
 from simulated.consumer import ScriptedConsumer
 from simulated.ports import Key

@@ -9,8 +9,8 @@ from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeK
 from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata, decode_metadata, encode_metadata
 from forebay_worker.intake import settled
 from forebay_worker.intake.settled import MARGIN_MS, Doubts, SeenOutcomes, look_from_ms
-from forebay_worker.partition.assignment import LATE_SECONDS
 from forebay_worker.partition.doubt import KEPT_SECONDS, Doubt
+from forebay_worker.partition.outcomes_since import LATE_SECONDS
 from simulated.bay import P0, TIER, TOPIC, Bay, ManualLook, ManualLooks
 from simulated.ports import NOW_MS, Key, MemoryRecord
 from simulated.works import POOL, envelope, make_assignment, make_work

@@ -7,7 +7,7 @@ import pytest
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.ops.status import RUNNING_SHOWN, credentials_refused, limitation_of, running_status
-from forebay_worker.pacing.gate import Limitation
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.request.work import Failure
 from simulated.dispatch import REFUSED
 from simulated.status import LIMIT, TARGET_SECONDS, StatusStage, fail_all, http_failure

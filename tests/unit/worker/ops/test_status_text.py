@@ -11,7 +11,7 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.ops.status import shown
 from forebay_worker.ops.text import status_text
-from forebay_worker.pacing.gate import Limitation
+from forebay_worker.pacing.limitation import Limitation
 from simulated.status import LIMIT, MIB, StatusStage, fail_all, http_failure
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from forebay_worker.bounds import BOUNDS
-from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate, Limitation
+from forebay_worker.pacing.gate import CHANGES_KEPT, KV_SHARE_MAX, Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.request.memory import BODY_COPIES
 from forebay_worker.signals.readings import EngineReading

@@ -5,7 +5,6 @@ One thread uses it (the event loop's). It never blocks and holds no request afte
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 
@@ -29,10 +28,12 @@ from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.dispatch.shedder import Shedder
 from forebay_worker.dispatch.slots import Slots
 from forebay_worker.dispatch.suspects import NamedStarts, Suspects, is_suspect, must_wait
+from forebay_worker.dispatch.suspension import Suspension
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.estimates import Estimates
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.controls import Controls
@@ -47,11 +48,6 @@ TAKEN_BETWEEN_CREDITS = 32
 
 SWEEP_SECONDS = 0.1
 PACING_SECONDS = 1.0
-
-SUSPENDED_SECONDS = 5.0
-RECOVERY_SECONDS = 0.5
-"""A process that stood still for so long (SIGSTOP, a frozen machine) may have lost its partitions without knowing it:
-its consumers get a moment to learn it before anything starts."""
 
 _DRAINING = Limitation("draining", 1, 0)
 
@@ -154,8 +150,7 @@ class Dispatcher:
         self._dropped_before = 0
         self.ended_total = 0
         """Executions."""
-        self._ticked_at = math.inf
-        self._recovered_at = 0.0
+        self._suspension = Suspension()
 
     @property
     def dropped_total(self) -> int:
@@ -205,7 +200,7 @@ class Dispatcher:
         work: Work | None
         while True:
             now = self._clock.monotonic()
-            work = self._careful.take(now, is_stopping=self.stopping, is_recovering=self._is_recovering)
+            work = self._careful.take(now, is_stopping=self.stopping, is_recovering=self._suspension.is_recovering)
             if work is None:
                 work = self._pop(now)
                 if work is None:
@@ -274,8 +269,8 @@ class Dispatcher:
         """What keeps the next request from starting; None when nothing does."""
         if self.stopping:
             return _DRAINING
-        if self._is_recovering(now):
-            return Limitation("suspension", round(now - self._recovered_at, 3), 0)
+        if self._suspension.is_recovering(now):
+            return Limitation("suspension", round(now - self._suspension.recovered_at, 3), 0)
         if self.suspects.excludes_others:
             return Limitation("suspect", len(self.running), 0)
         return self.slots.blocked_by(now, len(self.running) + len(self.named_starts), self.slots.memory_bytes)
@@ -340,8 +335,7 @@ class Dispatcher:
         """Does what time asks for: what is late, or bound to be, leaves the lanes; limit, lookahead and overload follow
         what was seen."""
         now = self._clock.monotonic()
-        self._is_recovering(now)
-        self._ticked_at = now
+        self._suspension.ticked(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             self._deadlines.sweep(now, self._clock.wall_ms(), in_flight=len(self.running))
@@ -367,12 +361,6 @@ class Dispatcher:
             )
             self._dropped_before = self._deadlines.dropped_total
         self.lookahead.step(now)
-
-    def _is_recovering(self, now: float) -> bool:
-        if now - self._ticked_at > SUSPENDED_SECONDS:
-            self._ticked_at = now
-            self._recovered_at = now + RECOVERY_SECONDS
-        return now < self._recovered_at
 
     def overdue(self) -> list[Work]:
         """The running requests whose deadline has passed, or that are cancelled: the executor gives them up."""

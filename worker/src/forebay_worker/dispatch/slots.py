@@ -9,7 +9,8 @@ from forebay_worker.bounds import Bounds
 from forebay_worker.dispatch.breaker import Breaker
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.outcome.delivery import Delivery
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.request.memory import in_flight_bytes
 from forebay_worker.request.work import Failure, Work
 

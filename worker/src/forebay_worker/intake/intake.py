@@ -1,8 +1,7 @@
 """Intake: takes records out of Kafka as dispatch allows, and commits what is finished.
 
-One thread owns the consumer and runs `step` for ever; nothing else touches the consumer. Callbacks never raise, and
-after any exception from the client every partition is sought back to where the tracker stands: else records that the
-client freed without handing them over would be committed past.
+One thread owns the consumer and runs `step` for ever. Callbacks never raise, and after any exception from the client
+every partition is sought back to where the tracker stands: else records that it freed unseen would be committed past.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from confluent_kafka import KafkaError, KafkaException
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.coordination import Notice
-from forebay_schemas.contract.headers import Header, headers_size_bytes, read_history, record_headers
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.permissions import Access, is_denied
@@ -25,11 +23,16 @@ from forebay_worker.intake.client_errors import Troubles
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import Fetches, Heard, Unread
+from forebay_worker.intake.fullness import Fullness
 from forebay_worker.intake.last_words import HandedOver
+from forebay_worker.intake.log_ends import note_first
+from forebay_worker.intake.making import wait_seconds_of, work_of
 from forebay_worker.intake.parked import Held
-from forebay_worker.intake.partitions import Ownership, Source
+from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
-from forebay_worker.intake.settled import Doubts, Finding
+from forebay_worker.intake.settled import Doubts, Finding, warn_of_missing_commit
+from forebay_worker.intake.sources import Source
+from forebay_worker.intake.troubles import looked_for, troubles_of
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.doubt import Look
@@ -40,7 +43,6 @@ from forebay_worker.request.work import Record, Work
 CONSUME_RECORDS_MAX = 1_000
 POLL_SECONDS = 0.2
 OPENING_POLL_SECONDS = 0.02
-FULL_SECONDS_BEFORE_PAUSE = 0.5
 LANE_FULL_WAIT_SECONDS = 0.05
 SCHEMA_WAIT_SECONDS = 0.1
 
@@ -85,8 +87,7 @@ class Intake:
         self._peers = peers
         self._held = Held(bounds)
         self._doubts = Doubts(look=look)
-        self._full_since: float | None = None
-        self._full = False
+        self._fullness = Fullness()
         self._quiet = quiet
         self._may_read = True
         self._troubles = Troubles()
@@ -109,7 +110,7 @@ class Intake:
         self._unread = Unread(
             topics=[source.topic for source in sources],
             fetcher=fetcher,
-            make_work=lambda record, assignment: self._work(record, assignment, self._decoding.ahead([record])),
+            make_work=lambda record, assignment: self._made(record, assignment, self._decoding.ahead([record])),
             # Each costs room in the commit until all before it are finished.
             may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < bounds.metadata_bytes_nearly_full // 2,
             answer=answer,
@@ -174,31 +175,12 @@ class Intake:
     @property
     def looked_for(self) -> list[str]:
         """The partitions, as ``topic/number``, whose requests wait until the results were looked through."""
-        owned = sorted(self._ownership.assignments.copy().items())
-        return [
-            f"{topic}/{partition}"
-            for (topic, partition), assignment in owned
-            if assignment.doubt is not None and assignment.doubt.is_looking
-        ]
+        return looked_for(self._ownership)
 
     @property
     def troubles(self) -> list[str]:
         """What is wrong for longer than a moment."""
-        assigned_at: dict[str, float] = {}
-        for (topic, _), assignment in self._ownership.assignments.copy().items():
-            assigned_at[topic] = max(assignment.assigned_at, assigned_at.get(topic, 0.0))
-        found = [f"{self.name}: {trouble}" for trouble in self._troubles.texts(assigned_at)]
-        if self._ownership.unknown_count:
-            found.append(
-                f"{self.name}: committed offsets unknown of {self._ownership.unknown_count} partitions"
-                f" ({self._ownership.unknown_because})"
-            )
-        if self._ownership.commits.denied is not None:
-            found.append(f"{self.name}: commits are refused: {self._ownership.commits.denied}")
-        for (topic, partition), assignment in self._ownership.assignments.copy().items():
-            if assignment.refused is not None:
-                found.append(f"{topic}/{partition}: outcomes are refused: {assignment.refused}")
-        return found
+        return troubles_of(self.name, self._ownership, self._troubles)
 
     @property
     def was_denied(self) -> bool:
@@ -219,7 +201,12 @@ class Intake:
             if self._may_read:
                 self._release_held(now, heard_until)
                 self._heed_controls()
-            self._note_fullness(now)
+            self._fullness.note(
+                now,
+                has_room=self._room() > 0,
+                is_half_free=self._first.credit.is_half_free,
+                must_poll=self._ownership.wants_commits_soon,
+            )
             self._ownership.adjust_pauses(self._is_blocked)
             self._take(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
@@ -235,7 +222,7 @@ class Intake:
 
     def _take(self, now: float) -> None:
         room, consumer = self._room(), self._ownership.consumer
-        if room > 0 or self._full or self._ownership.is_all_paused:
+        if room > 0 or self._fullness.is_full or self._ownership.is_all_paused:
             first = consumer.poll(self._poll_seconds(now))
             more = min(room, CONSUME_RECORDS_MAX) - 1
             rest = consumer.consume(more, 0) if first is not None and more > 0 else []
@@ -256,20 +243,8 @@ class Intake:
         due = self._held.next_due
         return POLL_SECONDS if due is None else min(POLL_SECONDS, max(0.0, due - now))
 
-    def _note_fullness(self, now: float) -> None:
-        """The lane counts as full after half a second without room, and until it is half empty."""
-        if self._room() > 0:
-            self._full_since = None
-            if self._full and self._first.credit.is_half_free:
-                self._full = False
-        elif self._full_since is None:
-            self._full_since = now
-            # Answers to commits come by polls, and these need room or a pause.
-        elif now - self._full_since >= FULL_SECONDS_BEFORE_PAUSE or self._ownership.wants_commits_soon:
-            self._full = True
-
     def _is_blocked(self, assignment: Assignment, is_paused: bool) -> bool:
-        return not self._may_read or self._full or self._held.is_full(assignment, was_full=is_paused)
+        return not self._may_read or self._fullness.is_full or self._held.is_full(assignment, was_full=is_paused)
 
     def _sort(self, records: list[Record]) -> None:
         """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
@@ -297,8 +272,8 @@ class Intake:
                 return
             assignment = renewed
         # Before the tracker knows of it: should this raise, the record is sought back to.
-        work = self._work(record, assignment, ahead)
-        self._ownership.note_first(assignment, work.offset)
+        work = self._made(record, assignment, ahead)
+        note_first(self._ownership.consumer, assignment, work.offset)
         verdict = assignment.receive(work.offset)
         self._troubles.received(assignment.topic)
         if verdict is Verdict.WITHHOLD:
@@ -308,7 +283,7 @@ class Intake:
             return
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
             # In this order: a moment between the two looks at the clocks makes it late rather than early.
-            wait_seconds = self._wait_seconds(work)
+            wait_seconds = wait_seconds_of(work, now_ms=self._clock.wall_ms())
             self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
         elif verdict is Verdict.RUN and work.is_read:
             batch.append(work)
@@ -316,7 +291,7 @@ class Intake:
             self._held.hold_until(work, self._clock.monotonic() + SCHEMA_WAIT_SECONDS)
 
     def _heed_controls(self) -> None:
-        """Hands on, out of turn, what somebody wants something of: dispatch does it."""
+        """Hands on, out of turn, what somebody wants something of."""
         found: list[Work] = []
         try:
             self._unread.step(self._ownership.assignments, self._held, found)
@@ -338,25 +313,10 @@ class Intake:
             self._held.withhold(work)
             if doubt.is_without_commit:
                 doubt.is_without_commit = False
-                log.warning(
-                    "a partition that is not empty has no commit; results are looked through before any of it runs",
-                    topic=work.assignment.topic,
-                    partition=work.assignment.partition,
-                    first_offset=work.offset,
-                    fix="nothing, if no worker has run here before; else see that offsets.retention.minutes of the "
-                    "brokers covers the longest time that the pool has no worker, and that nobody deletes its groups",
-                )
+                warn_of_missing_commit(work)
         elif finding is Finding.ENDED:
             work.assignment.done.append(work.offset)
         return finding is Finding.RUN
-
-    def _wait_seconds(self, work: Work) -> float:
-        """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
-        not_before = work.history.not_before
-        if not_before is None:
-            not_before = work.record.timestamp()[1] + work.assignment.retry_delay_seconds * 1000
-        waits = (not_before - self._clock.wall_ms()) / 1000
-        return min(max(0.0, waits), float(work.assignment.retry_delay_seconds))
 
     def _send(self, works: list[Work]) -> None:
         by_credit: dict[Credit, list[Work]] = {}
@@ -404,28 +364,16 @@ class Intake:
 
     def _hold_or_release(self, work: Work, released: list[Work]) -> None:
         """A retry that was withheld need not be due yet."""
-        wait_seconds = self._wait_seconds(work) if work.assignment.retry_delay_seconds else 0.0
+        wait_seconds = (
+            wait_seconds_of(work, now_ms=self._clock.wall_ms()) if work.assignment.retry_delay_seconds else 0.0
+        )
         if wait_seconds > 0:
             self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
         else:
             released.append(work)
 
-    def _work(self, record: Record, assignment: Assignment, ahead: Ahead) -> Work:
-        headers = record_headers(record)
-        history = read_history(headers)
-        first_enqueued_at = enqueued_at = record.timestamp()[1]
-        if history.first_enqueued_at is not None:
-            # Anybody can write that header. No request was enqueued first after this record of it was.
-            first_enqueued_at = min(history.first_enqueued_at, enqueued_at)
-        work = Work(
-            record=record,
-            assignment=assignment,
-            offset=record.offset(),
-            size_bytes=_size_bytes(record, headers),
-            history=history,
-            first_enqueued_at=first_enqueued_at,
-            crashes=assignment.crashes_of(record.offset()),
-        )
+    def _made(self, record: Record, assignment: Assignment, ahead: Ahead) -> Work:
+        work = work_of(record, assignment)
         self._decoding.read(work, ahead)
         return work
 
@@ -450,8 +398,3 @@ class Intake:
         self._ownership.seek_back()
         # An error that repeats at once must not fill the log or the processor.
         self._first.credit.wait(POLL_SECONDS)
-
-
-def _size_bytes(record: Record, headers: list[Header]) -> int:
-    size_bytes = len(record.value() or b"") + len(record.key() or b"")
-    return size_bytes + headers_size_bytes(headers) if headers else size_bytes

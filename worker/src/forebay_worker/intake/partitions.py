@@ -5,64 +5,41 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.coordination import Notice
 from forebay_schemas.contract.offsets_metadata import NOTHING, decode_metadata
-from forebay_schemas.contract.tiers import Tier
 from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.commits import Commits, PartitionKey
+from forebay_worker.intake.committed import TIMEOUT_SECONDS, Committed
 from forebay_worker.intake.last_words import HandedOver, publish_last_words
 from forebay_worker.intake.made_anew import MadeAnew
 from forebay_worker.intake.notices import RecentNotices
+from forebay_worker.intake.opening import may_open
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.seeks import Seeks
+from forebay_worker.intake.sources import Source
 from forebay_worker.intake.stalls import Progress
 from forebay_worker.partition.assignment import Assignment
-from forebay_worker.partition.claims import ANY_OFFSET
-from forebay_worker.partition.credit import Credit
 from forebay_worker.request.work import Record
 
 PENDING_RECORDS_MAX = 100_000
 """How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
 
-COMMITTED_TIMEOUT_SECONDS = 2.0
-ASK_AGAIN_SECONDS = 0.5
-LISTEN_SECONDS_MAX = 10.0
-"""So long nothing may come of what the others said before a partition is opened without it."""
-
-FLOOD_SECONDS_MAX = 120.0
-"""So long it may come."""
-
-IDENTIFY_SECONDS_MAX = 3.0
-"""So long a partition waits until it is known whether its topic is the one that was committed for."""
-
-LOOK_SECONDS = 0.2
-"""How often it is looked how far the partitions have come."""
+LOOK_SECONDS = 0.2  # between two looks at how far the partitions have come
 
 log = structlog.get_logger("forebay.ownership")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What an intake must know of a topic. ``retry_delay_seconds`` is 0 for a topic of requests."""
-
-    topic: str
-    tier: Tier
-    retry_delay_seconds: int
-    credit: Credit
 
 
 class Ownership:
     """The partitions that one consumer owns.
 
-    ``hand_over`` is given a partition that was let go of while requests of it run on, ``forget`` every partition that
-    was let go of, ``drop_withheld`` one whose topic was deleted: who ran what was withheld has nothing to say any more.
+    ``hand_over`` is given a partition that was revoked while requests of it run on, ``forget`` every partition that was
+    revoked, ``drop_withheld`` one whose topic was deleted. ``explain`` says in words why the group does not tell.
     """
 
     def __init__(
@@ -81,10 +58,6 @@ class Ownership:
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds
-        self._explain = explain
-        self._first_topic = sources[0].topic
-        self.unknown_because = ""
-        """What the broker said when it was last asked for committed offsets in vain."""
         self._name = name
         self._sources = {source.topic: source for source in sources}
         self._clock = clock
@@ -95,8 +68,7 @@ class Ownership:
         self._is_closing = False
         self._notices = RecentNotices(bounds)
         self._paused: set[PartitionKey] = set()
-        self._unknown: set[PartitionKey] = set()
-        self._ask_at = 0.0
+        self._committed = Committed(name=name, topic=sources[0].topic, explain=explain)
         self.assignments: dict[PartitionKey, Assignment] = {}
         self.heard: deque[tuple[Notice, float]] = deque()
         self.assigned_once = False
@@ -120,9 +92,14 @@ class Ownership:
         )
 
     @property
+    def unknown_because(self) -> str:
+        """What the broker said when it was last asked for committed offsets in vain."""
+        return self._committed.unknown_because
+
+    @property
     def unknown_count(self) -> int:
         """How many partitions are assigned whose committed offsets the broker has not told yet."""
-        return len(self._unknown)
+        return len(self._committed.unknown)
 
     @property
     def is_opening(self) -> bool:
@@ -156,7 +133,8 @@ class Ownership:
                     assignment.doubt.forget_unused(now)
         self._heed_notices(now)
         self.commits.commit_when_due(self.consumer, now, self._clock.wall_ms())
-        self._learn_committed(now)
+        for partition in self._committed.ask_again(self.consumer, now):
+            self._learn(partition)
         self._open_assignments(now)
         self._made_anew.step(is_opening=self.is_opening)
         self._seeks.step(self.consumer, now)
@@ -213,21 +191,6 @@ class Ownership:
         """Has it looked soon whether the topics are still those that are tracked."""
         self._made_anew.look_soon()
 
-    def note_first(self, assignment: Assignment, offset: int) -> None:
-        """Before its first record is received: learns up to where an owner that died may have started records."""
-        doubt = assignment.doubt
-        if assignment.claims.careful_below < ANY_OFFSET and (doubt is None or doubt.below is not None):
-            return
-        try:
-            # As the client was told with this record: no question to a broker.
-            _, end = self.consumer.get_watermark_offsets(
-                TopicPartition(assignment.topic, assignment.partition), cached=True
-            )
-        except KafkaException:
-            end = offset
-        # Nobody receives more beyond its commit than a partition may have pending.
-        assignment.log_ends_at(min(max(end, offset + 1), offset + PENDING_RECORDS_MAX))
-
     def renewed(self, old: Assignment, offset: int) -> Assignment | None:
         """What a partition's record that should be known belongs to: None if it is known.
 
@@ -236,7 +199,7 @@ class Ownership:
         What was taken before still runs, and has nothing to commit.
         """
         key = (old.topic, old.partition)
-        end = self.consumer.get_watermark_offsets(TopicPartition(*key), timeout=COMMITTED_TIMEOUT_SECONDS)[1]
+        end = self.consumer.get_watermark_offsets(TopicPartition(*key), timeout=TIMEOUT_SECONDS)[1]
         known_below = old.offsets.next_offset
         if known_below is None or end >= known_below:
             return None
@@ -277,13 +240,13 @@ class Ownership:
         for assignment in self.assignments.values():
             if assignment.opened:
                 continue
-            waited = now - assignment.assigned_at
-            # While it is read, what there is of it is waited for: after a flood of cancels there is much.
-            overdue = waited > LISTEN_SECONDS_MAX and (
-                now - self._peers.heard_at > LISTEN_SECONDS_MAX or waited > FLOOD_SECONDS_MAX
-            )
-            identified = known_until >= assignment.assigned_at or waited > IDENTIFY_SECONDS_MAX
-            if (heard_until >= assignment.assigned_at and identified) or overdue:
+            if may_open(
+                assigned_at=assignment.assigned_at,
+                now=now,
+                heard_until=heard_until,
+                heard_at=self._peers.heard_at,
+                known_until=known_until,
+            ):
                 assignment.opened = True
                 assignment.claims.is_urgent = True  # its first commit, which starts wait for
                 self._made_anew.compare_all()
@@ -307,21 +270,21 @@ class Ownership:
                 if key in self.assignments:
                     self._seeks.add(key)
                 else:
-                    self._unknown.add(key)
+                    self._committed.unknown.add(key)
 
     def _assign(self, partitions: list[TopicPartition]) -> None:
         self.rebalances += 1
         self.assigned_once = True
         if not partitions:
             return
-        committed = self._committed_of(partitions)
+        committed = self._committed.ask(self.consumer, partitions)
         if committed is None:
             # Without knowing what is finished nothing may run: `step` asks again until it is told, and seeks then. With
             # OFFSET_STORED the client would ask the coordinator too, and refuse to seek until it has its answer.
             starts = [TopicPartition(each.topic, each.partition, OFFSET_BEGINNING) for each in partitions]
             self.consumer.incremental_assign(starts)
             self.consumer.pause(starts)
-            self._unknown.update((start.topic, start.partition) for start in starts)
+            self._committed.unknown.update((start.topic, start.partition) for start in starts)
         else:
             starts = [self._own(partition) for partition in committed]
             self.consumer.incremental_assign(starts)
@@ -367,32 +330,14 @@ class Ownership:
         start = assignment.offsets.next_offset
         return TopicPartition(*key, OFFSET_BEGINNING if start is None else start)
 
-    def _committed_of(self, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
-        """What the group has committed; None when the broker does not say."""
-        try:
-            committed = self.consumer.committed(partitions, timeout=COMMITTED_TIMEOUT_SECONDS)
-            for partition in committed:
-                if partition.error is not None:
-                    raise KafkaException(partition.error)
-        except KafkaException as error:
-            self.unknown_because = self._explain(error.args[0], self._first_topic)
-            log.warning("committed offsets unknown; asking again", intake=self._name, error=self.unknown_because)
-            return None
-        return committed
-
-    def _learn_committed(self, now: float) -> None:
-        """Asks again for the committed offsets of partitions that were assigned without them."""
-        if not self._unknown or now < self._ask_at:
-            return
-        self._ask_at = now + ASK_AGAIN_SECONDS
-        committed = self._committed_of([TopicPartition(*key) for key in sorted(self._unknown)])
-        for partition in committed or ():
-            key = (partition.topic, partition.partition)
-            self._own(partition)
-            self._unknown.remove(key)
-            self._seeks.add(key)
-            self.consumer.pause([TopicPartition(*key)])
-            self._paused.add(key)
+    def _learn(self, committed: TopicPartition) -> None:
+        """Tracks a partition that was assigned before this was known of it."""
+        key = (committed.topic, committed.partition)
+        self._own(committed)
+        self._committed.unknown.remove(key)
+        self._seeks.add(key)
+        self.consumer.pause([TopicPartition(*key)])
+        self._paused.add(key)
 
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
@@ -418,7 +363,7 @@ class Ownership:
         last: dict[PartitionKey, tuple[int, str]] = {}
         handed_over = []
         for key in keys:
-            self._unknown.discard(key)
+            self._committed.unknown.discard(key)
             # Before anything that might fail: nothing is committed for it again.
             assignment = self.assignments.pop(key, None)
             if assignment is None:

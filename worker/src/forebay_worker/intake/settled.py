@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
+import structlog
+
 from forebay_schemas.contract.tiers import TIERS
 from forebay_worker.partition.doubt import Look
 from forebay_worker.request.work import Work
@@ -26,6 +28,8 @@ _RECENT_MAX: Final = 50_000
 
 _RECENT_BYTES: Final = _RECENT_MAX * 100
 _LOG_APPEND_TIME: Final = 2
+
+log = structlog.get_logger("forebay.intake")
 
 
 class SeenOutcomes:
@@ -132,3 +136,15 @@ def look_from_ms(since_ms: int | None, *, enqueued_ms: int | None, now_ms: int) 
     """
     known = [each for each in (since_ms, enqueued_ms) if each is not None and each <= now_ms + MARGIN_MS]
     return max(0, max(known, default=0) - MARGIN_MS)
+
+
+def warn_of_missing_commit(work: Work) -> None:
+    """Says that a partition has requests and no commit; ``work``: the first of them."""
+    log.warning(
+        "a partition that is not empty has no commit; results are looked through before any of it runs",
+        topic=work.assignment.topic,
+        partition=work.assignment.partition,
+        first_offset=work.offset,
+        fix="nothing, if no worker has run here before; else see that offsets.retention.minutes of the brokers covers "
+        "the longest time that the pool has no worker, and that nobody deletes its groups",
+    )

@@ -11,7 +11,8 @@ from forebay_worker.dispatch.blame import Cause
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.pacing.estimates import Accuracy
-from forebay_worker.pacing.gate import Gate, Limitation
+from forebay_worker.pacing.gate import Gate
+from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.policies.gpu_target import GpuTarget
 from forebay_worker.pacing.policies.slo_aimd import SloAimd
 from forebay_worker.telemetry.stats import Stats

@@ -6,9 +6,11 @@ The policy finds how many requests; the gate keeps account of the tokens that th
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import NamedTuple
 
+from forebay_worker.pacing.external_load import ExternalLoad
+from forebay_worker.pacing.kv_cache import KvCache
+from forebay_worker.pacing.limitation import Limitation, LimitChange, Pace
+from forebay_worker.pacing.metering import meter
 from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
 from forebay_worker.pacing.service_model import ServiceModel
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Others
@@ -23,12 +25,6 @@ MIX_ALPHA = 0.1
 KV_SHARE_MAX = 0.9
 """Beyond, the longest answers overflow the cache and the engine preempts; `slo_aimd` cuts hard from .95 on."""
 
-KV_SHARE_TELLING = 0.1
-"""Of an emptier cache one cannot tell how large it is."""
-
-KV_ALPHA = 0.1
-"""Estimates of what is in the cache are off by half, either way; ten seconds make a mean."""
-
 IN_FLIGHT_ALPHA = 0.05
 """Over twenty answers, so that requests that wait together are put in order by the same costs."""
 
@@ -41,9 +37,6 @@ PREFILL_GAIN = 0.5
 TELLING_DECODE_SECONDS = 0.5
 """An answer that took longer to put out says little of when its prompt was taken in."""
 
-OTHERS_ALPHA = 0.3
-"""Three readings make a mean: what other workers have in flight changes from one to the next."""
-
 LOADED_KNEE_SHARE = 0.125
 """From an eighth of the knee on, a third of what a token takes is load. On the pacing benchmark (`mixed`, caps and
 noisy hints, 20 seeds) 0, where each step counts as slow by load, has .743 and .786 of the bound in time, an eighth .748
@@ -51,33 +44,6 @@ and .787, a half .747 and .788; of the high requests all have .77 and .80."""
 
 OTHERS_BUSY_MIN = 1.0
 """With so many of others on the engine, on the average, it is not idle when this worker is."""
-
-
-class Limitation(NamedTuple):
-    """What keeps the next request from starting: a signal, and the threshold that it has reached."""
-
-    signal: str
-    value: float
-    threshold: float
-
-
-class Pace(NamedTuple):
-    """What a request would take that started now: ``ahead_seconds``, so much for each prompt token, and so much for
-    each output token. All 0 while nothing is known of the backend."""
-
-    ahead_seconds: float
-    prompt_token_seconds: float
-    output_token_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitChange:
-    """The limit changed. ``at_ms``: epoch milliseconds; ``cause`` is for people."""
-
-    at_ms: int
-    before: int
-    after: int
-    cause: str
 
 
 class Gate:
@@ -90,8 +56,8 @@ class Gate:
     large, starts once there is room at all: so each has its turn, and the bound is passed by one request at most.
 
     The limit is the whole backend's. Where several workers share it, `shares` tells of this one's share and of the
-    others. Strangers may use the engine too: what its own metrics count beyond all workers' requests. Then the workers'
-    part of the knee is what the strangers leave, or the workers' share of all that is in flight or could be, whichever
+    others. There may be external load too: what the engine's own metrics count beyond all workers' requests. Then the
+    workers' part of the knee is what that leaves, or the workers' share of all that is in flight or could be, whichever
     is more.
     """
 
@@ -103,11 +69,8 @@ class Gate:
         self.model = ServiceModel()
         self.changes: deque[LimitChange] = deque(maxlen=CHANGES_KEPT)
         self.changes_total = 0
-        self.kv_tokens: float | None = None
-        """How many tokens the backend's KV cache seems to hold; None until its metrics told."""
-        self.strangers_requests = 0.0
-        """Requests of nobody known that the engine has, on the average of the last readings; 0 when it does not say.
-        Only what is above all that the workers lately had in flight counts, so it is rather too small."""
+        self._kv_cache = KvCache()
+        self._external = ExternalLoad()
         self.others = Others()
         """The other workers that share the backend."""
         self._others_dropped = 0
@@ -124,13 +87,17 @@ class Gate:
         self._prefill_at = 0.0
         self._in_flight = 0
         self._wanted = 0
-        self._in_flight_most = self._in_flight_most_before = 0
         self._busy_since = 0.0
         self._in_flight_mean = 1.0
         self._prompt_tokens_mean, self._output_tokens_mean = 1000.0, 100.0
         self._in_flight_seconds = 0.0
         self._in_flight_at = 0.0
         self._last_reading: EngineReading | None = None
+
+    @property
+    def kv_tokens(self) -> float | None:
+        """How many tokens the backend's KV cache seems to hold; None until its metrics told."""
+        return self._kv_cache.tokens
 
     @property
     def limit_requests(self) -> int:
@@ -145,8 +112,8 @@ class Gate:
 
     @property
     def others_requests(self) -> float:
-        """What the backend has in flight of others: of workers and of strangers."""
-        return self.others.in_flight + self.strangers_requests
+        """What the backend has in flight of others: of workers, and external load."""
+        return self.others.in_flight + self._external.requests
 
     def shares(
         self, *, share_requests: int, others: Others, common_limit: float | None, silent_seconds: float | None
@@ -154,7 +121,7 @@ class Gate:
         """How the backend is shared now. ``silent_seconds``: how long this worker has not heard itself, if for that it
         has no share."""
         self._share, self.others, self.common_limit = share_requests, others, common_limit
-        self._in_flight_most = max(self._in_flight_most, self._in_flight + others.in_flight)
+        self._external.note_in_flight(self._in_flight + others.in_flight)
         self._silent_seconds = silent_seconds
 
     @property
@@ -273,8 +240,8 @@ class Gate:
     def knee_requests(self) -> float:
         """The workers' part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
         knee = self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
-        strangers, workers = self.strangers_requests, max(self._in_flight + self.others.in_flight, self._wanted)
-        return max(knee - strangers, knee * workers / (workers + strangers) if workers else 0.0)
+        external, workers = self._external.requests, max(self._in_flight + self.others.in_flight, self._wanted)
+        return max(knee - external, knee * workers / (workers + external) if workers else 0.0)
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
@@ -345,57 +312,12 @@ class Gate:
         gain = PREFILL_GAIN * min(1.0, TELLING_DECODE_SECONDS / decode_seconds if decode_seconds else 1.0)
         self._prefill_tokens += gain * (seen - self._prefill_tokens)
 
-    def _meter(self, engine: EngineReading | None) -> None:
-        """Lets the model learn from the engine's counters over a time in which it always had work."""
-        last, self._last_reading = self._last_reading, engine
-        if engine is None or engine.prompt_tokens_total is None or engine.output_tokens_total is None:
-            self.model.unmetered()
-        elif (
-            last is not None
-            and engine.at > last.at
-            and last.prompt_tokens_total is not None
-            and last.output_tokens_total is not None
-        ):
-            if not (engine.running_requests and last.running_requests and self._was_busy(last.at)):
-                self.model.unmetered()
-                return
-            prompt_tokens = engine.prompt_tokens_total - last.prompt_tokens_total
-            output_tokens = engine.output_tokens_total - last.output_tokens_total
-            if prompt_tokens >= 0 and output_tokens >= 0:  # else it was started anew
-                self.model.meter(
-                    seconds=engine.at - last.at,
-                    prompt_tokens=prompt_tokens,
-                    output_tokens=output_tokens,
-                    in_flight=(engine.running_requests + last.running_requests) / 2,
-                )
-
     def _was_busy(self, since: float) -> bool:
         return (self._in_flight > 0 and self._busy_since <= since) or self.others_requests >= OTHERS_BUSY_MIN
-
-    def _look_for_others(self, engine: EngineReading | None) -> None:
-        last = self._last_reading
-        if engine is None or engine.running_requests is None:
-            self.strangers_requests = 0.0
-        elif last is None or engine.at > last.at:
-            # A reading may be so old that it saw what the workers had in flight a second or two ago.
-            known = max(self._in_flight_most, self._in_flight_most_before)
-            seen = max(0.0, engine.running_requests + (engine.waiting_requests or 0.0) - known)
-            self.strangers_requests += OTHERS_ALPHA * (seen - self.strangers_requests)
-        self._in_flight_most_before = self._in_flight_most
-        self._in_flight_most = self._in_flight + self.others.in_flight
 
     def _own_part(self, in_flight: int) -> float:
         """Of the requests that the engine has, 0 to 1."""
         return in_flight / (in_flight + self.others_requests) if in_flight else 0.0
-
-    def _learn_kv(self, engine: EngineReading | None, in_flight: int) -> None:
-        if engine is None or engine.kv_used_share is None or engine.kv_used_share < KV_SHARE_TELLING:
-            return
-        # Those that are being answered have put out half of their tokens, on the average.
-        own = self.tokens_in_flight - self._output_in_flight / 2
-        if own > 0 and in_flight:
-            seen = own / self._own_part(in_flight) / engine.kv_used_share
-            self.kv_tokens = seen if self.kv_tokens is None else self.kv_tokens + KV_ALPHA * (seen - self.kv_tokens)
 
     def _count(self, now: float, change: int) -> None:
         self._in_flight_seconds += self._in_flight * (now - self._in_flight_at)
@@ -403,7 +325,7 @@ class Gate:
         if not self._in_flight:
             self._busy_since = now
         self._in_flight += change
-        self._in_flight_most = max(self._in_flight_most, self._in_flight + self.others.in_flight)
+        self._external.note_in_flight(self._in_flight + self.others.in_flight)
 
     def refused(self, now: float, now_ms: int) -> None:
         """The backend refused a request as too much for it."""
@@ -431,9 +353,20 @@ class Gate:
         others = self.others
         # One that waits counts like one in flight, or workers held up by one long prompt would be left with no part.
         self._wanted = min(self.limit_requests, in_flight + waiting + others.wanted)
-        self._look_for_others(engine)
-        self._learn_kv(engine, in_flight)
-        self._meter(engine)
+        last = self._last_reading
+        self._external.read(
+            _requests_of(engine),
+            is_new=last is None or (engine is not None and engine.at > last.at),
+            in_flight=self._in_flight + others.in_flight,
+        )
+        # Those that are being answered have put out half of their tokens, on the average.
+        self._kv_cache.learn(
+            None if engine is None else engine.kv_used_share,
+            tokens_in_flight=self.tokens_in_flight - self._output_in_flight / 2,
+            own_part=self._own_part(in_flight),
+        )
+        last, self._last_reading = self._last_reading, engine
+        meter(self.model, last, engine, was_busy=self._was_busy)
         before = self.limit_requests
         if self.common_limit is not None:
             self.policy.adopt(self.common_limit, now)
@@ -457,3 +390,9 @@ class Gate:
         if cause is not None and before != self.limit_requests:
             self.changes_total += 1
             self.changes.append(LimitChange(at_ms=now_ms, before=before, after=self.limit_requests, cause=cause))
+
+
+def _requests_of(engine: EngineReading | None) -> float | None:
+    if engine is None or engine.running_requests is None:
+        return None
+    return engine.running_requests + (engine.waiting_requests or 0.0)

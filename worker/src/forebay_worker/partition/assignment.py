@@ -11,7 +11,6 @@ from enum import Enum
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import (
-    LONG_AGO_MS,
     NOTHING,
     CommitMetadata,
     decode_metadata,
@@ -23,17 +22,13 @@ from forebay_worker.partition.claims import ANY_OFFSET, SUSPECT_CRASHES, Claims
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.doubt import Doubt
 from forebay_worker.partition.offsets import PartitionOffsets
+from forebay_worker.partition.outcomes_since import OutcomesSince
 
 CONVICTED_CRASHES = 3
 """A request that was running alone when its worker died is not run again: nothing else can have killed it."""
 
 DEAF_SECONDS_MAX = 60.0
 """So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
-
-
-LATE_SECONDS = 60.0
-"""So long after a partition was taken over without a hand-over, outcomes of the owner before may still come: one that
-was cut off lives on, and delivers what it had when it is back. Commits go on telling to look for them."""
 
 
 class Verdict(Enum):
@@ -67,11 +62,9 @@ class Assignment:
         "_crashes",
         "_former_since_ms",
         "_handed_over",
-        "_late_since_ms",
         "_leases",
-        "_outcomes_since_ms",
+        "_outcomes_since",
         "_presumed",
-        "_said",
         "_taken",
         "acquitted",
         "assigned_at",
@@ -130,9 +123,7 @@ class Assignment:
         # Without any commit there may have been no owner: what one may have left is looked for, but no start waits.
         self.last_owner_died = committed is not None and not metadata.released
         self.doubt: Doubt | None = None
-        self._outcomes_since_ms = metadata.outcomes_since_ms
-        self._late_since_ms: int | None = None
-        self._said: tuple[int, CommitMetadata, int | None] | None = None
+        self._outcomes_since = OutcomesSince(metadata.outcomes_since_ms)
         self.claims.careful_below = ANY_OFFSET if self.last_owner_died else 0
         self.claims.is_urgent = True
         self.says_alone = False
@@ -260,8 +251,8 @@ class Assignment:
             self.last_owner_died = False
             self.claims.careful_below = 0
             if not metadata.is_open:
-                self.doubt = self._late_since_ms = None
-            self._outcomes_since_ms = metadata.outcomes_since_ms
+                self.doubt = self._outcomes_since.late_ms = None
+            self._outcomes_since.former_ms = metadata.outcomes_since_ms
         # It was made after the one that was read on assignment: what that one called running had not died.
         for offset in tuple(self._presumed):
             self._acquit(offset)
@@ -336,8 +327,10 @@ class Assignment:
 
     def begin_doubt(self, now_ms: int, *, is_without_commit: bool = False) -> None:
         """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
-        self.doubt = Doubt(since_ms=self._outcomes_since_ms, began_ms=now_ms, is_without_commit=is_without_commit)
-        self._late_since_ms = now_ms
+        self.doubt = Doubt(
+            since_ms=self._outcomes_since.former_ms, began_ms=now_ms, is_without_commit=is_without_commit
+        )
+        self._outcomes_since.late_ms = now_ms
 
     def commit(self, now_ms: int | None = None) -> tuple[int, str] | None:
         """The offset to commit and its metadata, while this worker goes on owning the partition.
@@ -383,11 +376,12 @@ class Assignment:
             waiting=waiting,
             handed_over=withheld + tuple(executing) if handing_over else withheld,
             released=handing_over,
-            is_open=handing_over and (self.doubt is not None or self._late_since(now_ms) is not None),
+            is_open=handing_over and (self.doubt is not None or self._outcomes_since.late(now_ms) is not None),
             topic_id=self.topic_id,
             owned_since_ms=self.owned_since_ms,
         )
-        since_ms = self._outcomes_since(position, metadata, now_ms)
+        is_unsettled = self.doubt is not None or bool(self._handed_over)
+        since_ms = self._outcomes_since.of(position, metadata, now_ms, is_unsettled=is_unsettled)
         metadata = replace(metadata, outcomes_since_ms=since_ms)
         return position, encode_metadata(position, metadata, bytes_max=self._bounds.metadata_bytes_max)
 
@@ -397,27 +391,6 @@ class Assignment:
             return
         if next_offset >= doubt.below:
             self.doubt = None  # what of it has not ended had no outcome
-
-    def _outcomes_since(self, position: int, metadata: CommitMetadata, now_ms: int | None) -> int | None:
-        """From when on there may be outcomes of which a commit does not tell: now, unless a former owner left some. A
-        commit that says the same as the one before keeps its time, or there would be one each time."""
-        if now_ms is None:
-            return None
-        if self.doubt is not None or self._handed_over:
-            now_ms = LONG_AGO_MS if self._outcomes_since_ms is None else self._outcomes_since_ms
-        elif (late_since_ms := self._late_since(now_ms)) is not None:
-            now_ms = late_since_ms
-        elif self._said is not None and self._said[:2] == (position, metadata):
-            return self._said[2]
-        self._said = (position, metadata, now_ms)
-        return now_ms
-
-    def _late_since(self, now_ms: int | None) -> int | None:
-        """From when on outcomes of an owner before may have come after they were looked for; None when none can."""
-        since_ms = self._late_since_ms
-        if since_ms is not None and now_ms is not None and now_ms > since_ms + LATE_SECONDS * 1000:
-            since_ms = self._late_since_ms = None
-        return since_ms
 
 
 def _later(now_ms: int | None, former_since_ms: int | None) -> int | None:

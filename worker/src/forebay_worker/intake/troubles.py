@@ -1,0 +1,36 @@
+"""What is wrong with an intake, and what it waits for, as /readyz and /status say it. Reads only; any thread."""
+
+from __future__ import annotations
+
+from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.partitions import Ownership
+
+
+def troubles_of(name: str, ownership: Ownership, client_errors: Troubles) -> list[str]:
+    """What is wrong with intake ``name`` for longer than a moment."""
+    assigned_at: dict[str, float] = {}
+    assignments = ownership.assignments.copy()
+    for (topic, _), assignment in assignments.items():
+        assigned_at[topic] = max(assignment.assigned_at, assigned_at.get(topic, 0.0))
+    found = [f"{name}: {trouble}" for trouble in client_errors.texts(assigned_at)]
+    if ownership.unknown_count:
+        found.append(
+            f"{name}: committed offsets unknown of {ownership.unknown_count} partitions ({ownership.unknown_because})"
+        )
+    if ownership.commits.denied is not None:
+        found.append(f"{name}: commits are refused: {ownership.commits.denied}")
+    found += [
+        f"{topic}/{partition}: outcomes are refused: {assignment.refused}"
+        for (topic, partition), assignment in assignments.items()
+        if assignment.refused is not None
+    ]
+    return found
+
+
+def looked_for(ownership: Ownership) -> list[str]:
+    """The partitions, as ``topic/number``, whose requests wait until the results were looked through."""
+    return [
+        f"{topic}/{partition}"
+        for (topic, partition), assignment in sorted(ownership.assignments.copy().items())
+        if assignment.doubt is not None and assignment.doubt.is_looking
+    ]

@@ -1,0 +1,44 @@
+"""From when on a partition may have outcomes that its group's commits do not tell of. Pure; epoch milliseconds."""
+
+from __future__ import annotations
+
+from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata
+
+LATE_SECONDS = 60.0
+"""So long after a partition was taken over without a hand-over, outcomes of the owner before may still come: one that
+was cut off lives on, and delivers what it had when it is back. Commits go on telling to look for them."""
+
+
+class OutcomesSince:
+    """``former_ms``: as a former owner's commit has it. ``late_ms``: when this owner last looked for a former one's
+    outcomes, which may still come after that; None for never."""
+
+    __slots__ = ("_said", "former_ms", "late_ms")
+
+    def __init__(self, former_ms: int | None) -> None:
+        self.former_ms = former_ms
+        self.late_ms: int | None = None
+        self._said: tuple[int, CommitMetadata, int | None] | None = None
+
+    def of(self, position: int, metadata: CommitMetadata, now_ms: int | None, *, is_unsettled: bool) -> int | None:
+        """What a commit is to say: now, unless a former owner left some. A commit that says the same as the one before
+        keeps its time, or there would be one each time.
+
+        ``is_unsettled``: what a former owner ran is not known to have ended.
+        """
+        if now_ms is None:
+            return None
+        if is_unsettled:
+            now_ms = LONG_AGO_MS if self.former_ms is None else self.former_ms
+        elif (late_ms := self.late(now_ms)) is not None:
+            now_ms = late_ms
+        elif self._said is not None and self._said[:2] == (position, metadata):
+            return self._said[2]
+        self._said = (position, metadata, now_ms)
+        return now_ms
+
+    def late(self, now_ms: int | None) -> int | None:
+        """From when on outcomes of a former owner may have come after they were looked for; None when none can."""
+        if self.late_ms is not None and now_ms is not None and now_ms > self.late_ms + LATE_SECONDS * 1000:
+            self.late_ms = None
+        return self.late_ms
