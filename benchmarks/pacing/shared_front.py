@@ -13,7 +13,7 @@ from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
 from benchmarks.pacing.virtual import MakeFront
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
-from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.readings import EngineReading, GpuReading
@@ -67,7 +67,7 @@ class _BlindEngine(_OneEngine):
 
 
 class _Worker:
-    def __init__(self, *, number: int, front: LanesFront, sharer: Sharer, starts_at: float) -> None:
+    def __init__(self, *, number: int, front: LanesFront, sharer: SlotSharing, starts_at: float) -> None:
         self.number = number
         self.front = front
         self.sharer = sharer
@@ -178,7 +178,7 @@ class SharedFront:
             self._topic.append((self._clock.now + RECORD_SECONDS, capacity))
             on_delivery(True)
 
-        sharer = Sharer(
+        sharer = SlotSharing(
             sharing=make_sharing(settings, started_ms=self._clock.wall_ms()),
             dispatcher=front.dispatcher,
             clock=self._clock,

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import Capacity, decode_capacity, encode_capacity
-from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.pacing.slots.sharing import Sharing
 from simulated.dispatch import Stage
 
@@ -24,7 +24,7 @@ class EchoingSharer(Stage):
             worker="w", backend="b", minimum={}, reserve_share=0.0, incarnation=1, limit_min=1, limit_max=8
         )
         self.said: list[Capacity] = []
-        self.sharer = Sharer(sharing=self.sharing, dispatcher=self.dispatcher, clock=self.clock, send=self._send)
+        self.sharer = SlotSharing(sharing=self.sharing, dispatcher=self.dispatcher, clock=self.clock, send=self._send)
 
     def _send(self, capacity: Capacity, on_delivery: Any) -> None:
         self.said.append(capacity)

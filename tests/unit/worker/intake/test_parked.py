@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata
 from forebay_worker.bounds import BOUNDS
-from forebay_worker.intake.parked import Held
+from forebay_worker.intake.parked import Parked
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Work
 from simulated.works import make_assignment, make_work
@@ -30,7 +30,7 @@ def offsets(works: list[Work]) -> list[int]:
 
 
 def test_retries_leave_when_they_are_due_soonest_first() -> None:
-    held = Held()
+    held = Parked()
     first, second, third, fourth = retries(make_assignment(retry_delay_seconds=5), 4)
     for work, due in ((first, 12.0), (second, 10.0), (third, 11.0), (fourth, 10.0)):
         held.hold_until(work, due)
@@ -43,7 +43,7 @@ def test_retries_leave_when_they_are_due_soonest_first() -> None:
 
 
 def test_retries_of_a_partition_that_was_given_up_never_leave() -> None:
-    held = Held()
+    held = Parked()
     ours, gone, closed = (make_assignment(partition=number, retry_delay_seconds=1) for number in range(3))
     for number, assignment in enumerate((ours, gone, closed)):
         held.hold_until(make_work(assignment, offset=number), 10.0)
@@ -57,10 +57,10 @@ def test_retries_of_a_partition_that_was_given_up_never_leave() -> None:
 # Withheld requests
 
 
-def handed_over(*held_offsets: int) -> tuple[Held, Assignment]:
+def handed_over(*held_offsets: int) -> tuple[Parked, Assignment]:
     """A partition of which these were handed over and have arrived."""
     assignment = make_assignment(metadata=CommitMetadata(handed_over=tuple((offset, 0) for offset in held_offsets)))
-    held = Held()
+    held = Parked()
     for offset in held_offsets:
         assignment.receive(offset)
         held.withhold(make_work(assignment, offset=offset))
@@ -103,7 +103,7 @@ def test_withheld_requests_of_a_partition_that_was_given_up_are_forgotten() -> N
 
 
 def test_a_partition_without_withheld_requests_releases_none() -> None:
-    assert Held().take_released(make_assignment()) == []
+    assert Parked().take_released(make_assignment()) == []
 
 
 # How much is held
@@ -121,7 +121,7 @@ def test_a_partition_without_withheld_requests_releases_none() -> None:
 def test_a_partition_is_full_at_a_bound_and_until_less_than_half_of_it(
     count: int, size_bytes: int, full_at: int, still_full_at: int
 ) -> None:
-    held, assignment = Held(), make_assignment(retry_delay_seconds=1)
+    held, assignment = Parked(), make_assignment(retry_delay_seconds=1)
     for number, work in enumerate(retries(assignment, count, size_bytes=size_bytes)):
         assert held.is_full(assignment, was_full=False) is (number >= full_at)
         held.hold_until(work, float(number))
@@ -149,7 +149,7 @@ _steps = st.lists(
 def test_whatever_comes_and_goes_nothing_leaves_twice_and_nothing_is_counted_for_ever(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    held = Held()
+    held = Parked()
     assignments = [make_assignment(partition=number) for number in range(3)]
     inside: list[Work] = []
     for offset, (step, partition, number) in enumerate(steps):

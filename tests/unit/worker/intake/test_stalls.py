@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.commits import ANSWER_SECONDS_MAX, Commits
-from forebay_worker.intake.stalls import Progress
+from forebay_worker.intake.stalls import Stalls
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.signals.gpu_watch import SICK_SECONDS, GpuWatch
 from forebay_worker.signals.readings import GpuReading
@@ -39,7 +39,7 @@ class CommitDesk:
         self.assignments = {KEY: self.assignment}
         self.commits = Commits(name="high", assignments=self.assignments)
         self.consumer = SlowConsumer()
-        self.progress = Progress()
+        self.progress = Stalls()
 
     def receive(self, *offsets: int) -> None:
         for offset in offsets:

@@ -26,7 +26,7 @@ from forebay_schemas.contract.coordination import (
     decode_notice,
 )
 from forebay_schemas.kafka.permissions import is_denied
-from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.client_errors import ClientErrors
 from forebay_worker.intake.protocols import TopicIds
 from forebay_worker.request.work import Record
 
@@ -110,7 +110,7 @@ class Coordination:
         self._send = send
         self._explain = explain
         self._make_event = make_event
-        self._client_errors = Troubles()
+        self._client_errors = ClientErrors()
         self._failed_at = self._failing_since = float("-inf")
         self._failing_topic = topic
         self._is_assigned = False

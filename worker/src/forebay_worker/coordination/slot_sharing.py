@@ -33,7 +33,7 @@ log = structlog.get_logger("forebay.sharing")
 SendCapacity = Callable[[Capacity, Callable[[bool], None]], None]
 
 
-class Sharer:
+class SlotSharing:
     """Between `Sharing`, which decides, and dispatch."""
 
     def __init__(self, *, sharing: Sharing, dispatcher: Dispatcher, clock: Clock, send: SendCapacity) -> None:

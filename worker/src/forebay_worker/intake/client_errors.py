@@ -26,7 +26,7 @@ class _Trouble:
     is_denial: bool
 
 
-class Troubles:
+class ClientErrors:
     """Keeps the last trouble of each topic and of the client as a whole (topic None). Times in seconds."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ import structlog
 from forebay_schemas.contract.control import Control, ControlAction, ControlOutcome
 from forebay_schemas.contract.tiers import Tier
 from forebay_worker.intake.fetcher import Fetched
-from forebay_worker.intake.parked import Held
+from forebay_worker.intake.parked import Parked
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.controls import concerns
 from forebay_worker.request.work import Record, Work
@@ -41,7 +41,7 @@ class Fetches(Protocol):
     def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None: ...
 
 
-class Unread:
+class EarlyControl:
     """``make_work`` decodes a record. ``may_finish_ahead``: whether a partition's commits have room for offsets that
     are finished before they are read. ``answer`` tells who asked."""
 
@@ -67,7 +67,7 @@ class Unread:
         self.heard: deque[Heard] = deque(maxlen=WANTED_MAX)
         """Where controls are put, from any thread. What no longer fits is found when it is read, or due."""
 
-    def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Held, found: list[Work]) -> None:
+    def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Parked, found: list[Work]) -> None:
         """Adds to ``found`` the requests that dispatch is to be handed now, out of their turn."""
         if not (self.heard or self._wanted or self._fetched):
             return
@@ -82,7 +82,7 @@ class Unread:
         for key in self._wanted.keys() & assignments.keys():
             self._ask(key, assignments[key])
 
-    def _take_held(self, held: Held, heard: list[Heard]) -> list[Work]:
+    def _take_held(self, held: Parked, heard: list[Heard]) -> list[Work]:
         if not held:
             return []
         by_id: dict[str, list[Heard]] = {}

@@ -19,15 +19,15 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.permissions import Access, is_denied
 from forebay_worker.bounds import BOUNDS, Bounds
-from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.client_errors import ClientErrors
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
-from forebay_worker.intake.early_control import Fetches, Heard, Unread
+from forebay_worker.intake.early_control import EarlyControl, Fetches, Heard
 from forebay_worker.intake.fullness import Fullness
 from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.intake.log_ends import note_first
 from forebay_worker.intake.making import wait_seconds_of, work_of
-from forebay_worker.intake.parked import Held
+from forebay_worker.intake.parked import Parked
 from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.settled import Doubts, Finding, warn_of_missing_commit
@@ -85,12 +85,12 @@ class Intake:
         self._clock = clock
         self._deliver = deliver
         self._peers = peers
-        self._held = Held(bounds)
+        self._held = Parked(bounds)
         self._doubts = Doubts(look=look)
         self._fullness = Fullness()
         self._quiet = quiet
         self._may_read = True
-        self._troubles = Troubles()
+        self._troubles = ClientErrors()
         self.taken_over_count = 0
         """How many requests, in all, came with partitions whose former owners were still running them."""
         self.heartbeat = clock.monotonic()
@@ -107,7 +107,7 @@ class Intake:
             explain=explain,
             bounds=bounds,
         )
-        self._unread = Unread(
+        self._unread = EarlyControl(
             topics=[source.topic for source in sources],
             fetcher=fetcher,
             make_work=lambda record, assignment: self._made(record, assignment, self._decoding.ahead([record])),

@@ -12,7 +12,7 @@ from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Work
 
 
-class Held:
+class Parked:
     """Holds retries by the time they are due (monotonic seconds), and withheld requests by their offset."""
 
     __slots__ = ("_arrivals", "_bounds", "_bytes", "_due", "_records", "_withheld")

@@ -23,7 +23,7 @@ from forebay_worker.intake.opening import may_open
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.seeks import Seeks
 from forebay_worker.intake.sources import Source
-from forebay_worker.intake.stalls import Progress
+from forebay_worker.intake.stalls import Stalls
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.request.work import Record
 
@@ -73,7 +73,7 @@ class Ownership:
         self.heard: deque[tuple[Notice, float]] = deque()
         self.assigned_once = False
         self.rebalances = 0
-        self.progress = Progress()
+        self.progress = Stalls()
         self._look_at = 0.0
         self.commits = Commits(name=name, assignments=self.assignments, explain=explain)
         self._seeks = Seeks(self.assignments)

@@ -19,7 +19,7 @@ class _Standing:
     since: float
 
 
-class Progress:
+class Stalls:
     """Times are monotonic seconds."""
 
     __slots__ = ("_standing", "_standing_since")

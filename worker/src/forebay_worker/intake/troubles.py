@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from forebay_worker.intake.client_errors import Troubles
+from forebay_worker.intake.client_errors import ClientErrors
 from forebay_worker.intake.partitions import Ownership
 
 
-def troubles_of(name: str, ownership: Ownership, client_errors: Troubles) -> list[str]:
+def troubles_of(name: str, ownership: Ownership, client_errors: ClientErrors) -> list[str]:
     """What is wrong with intake ``name`` for longer than a moment."""
     assigned_at: dict[str, float] = {}
     assignments = ownership.assignments.copy()

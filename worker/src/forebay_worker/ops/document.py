@@ -8,7 +8,7 @@ from typing import Any
 
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination.handover import HandOvers
-from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.ops.run_state import RunState
@@ -37,7 +37,7 @@ class StatusDocument:
     state: RunState
     clock: BrokerClock
     dispatcher: Dispatcher
-    sharer: Sharer
+    sharer: SlotSharing
     signals: Signals
     delivery: Delivery
     hand_overs: HandOvers

@@ -20,7 +20,7 @@ from forebay_worker.bounds import Bounds
 from forebay_worker.cluster.broker_clock import Acknowledged
 from forebay_worker.outcome.producer import KafkaProducer
 from forebay_worker.outcome.records import OutRecord
-from forebay_worker.outcome.reported import KnownOutcomes
+from forebay_worker.outcome.reported import ReportedOutcomes
 from forebay_worker.request.work import Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import Tracing
@@ -80,7 +80,7 @@ class Delivery:
         clock: Clock,
         stats: Stats,
         tracing: Tracing,
-        known: KnownOutcomes,
+        known: ReportedOutcomes,
         endings: Endings,
         on_acknowledged: Callable[[Acknowledged], None],
         explain: Callable[[KafkaError, str], str],

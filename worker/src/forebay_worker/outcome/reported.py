@@ -14,7 +14,7 @@ KNOWN_SECONDS = 600.0
 _Key = tuple[str, int]
 
 
-class KnownOutcomes:
+class ReportedOutcomes:
     """Keyed by request id and replay count: a replayed dead letter is meant to run again. Times: monotonic seconds."""
 
     __slots__ = ("_reported",)

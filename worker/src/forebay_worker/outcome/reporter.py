@@ -23,7 +23,7 @@ from forebay_worker.outcome.announcer import Announcer
 from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.outcome.producer import KafkaProducer
 from forebay_worker.outcome.records import OutRecord, dead_letter, expedited_record, retry_record, without_content
-from forebay_worker.outcome.reported import KnownOutcomes
+from forebay_worker.outcome.reported import ReportedOutcomes
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
@@ -61,7 +61,7 @@ class Reporter:
         self._worker_id = worker_id
         self._clock = clock
         self._stats = stats
-        self._known = KnownOutcomes(bounds)
+        self._known = ReportedOutcomes(bounds)
         self._refused_expedites: deque[Work] = deque()
         self.announcer = Announcer(
             producer=producer,

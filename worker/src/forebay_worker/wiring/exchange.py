@@ -12,7 +12,7 @@ from forebay_schemas.contract.control import Control, ControlAction, ControlOutc
 from forebay_schemas.contract.coordination import Capacity, Notice
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination.handover import HandOvers
-from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.execution.executor import Executor
 from forebay_worker.intake.early_control import Heard
@@ -37,7 +37,7 @@ class Exchange:
         dispatcher: Dispatcher,
         executor: Executor,
         reporter: Reporter,
-        sharer: Sharer,
+        sharer: SlotSharing,
         hand_overs: HandOvers,
         intakes: Mapping[str, Intake],
     ) -> None:

@@ -21,7 +21,7 @@ from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.cluster.startup import Cluster
 from forebay_worker.cluster.topic_watch import TopicWatch
 from forebay_worker.coordination.handover import HandOvers
-from forebay_worker.coordination.slot_sharing import Sharer
+from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.dispatch.overload import OverloadLadder
 from forebay_worker.execution.executor import Executor
@@ -75,7 +75,7 @@ class Parts:
     producer: FlushedProducer
     reporter: Reporter
     dispatcher: Dispatcher
-    sharer: Sharer
+    sharer: SlotSharing
     hand_overs: HandOvers
     backend: Backend
     executor: Executor
@@ -128,7 +128,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         bounds=world.bounds,
         make_event=world.make_event,
     )
-    sharer = Sharer(
+    sharer = SlotSharing(
         sharing=make_sharing(settings, started_ms=clock.wall_ms()),
         dispatcher=dispatcher,
         clock=clock,
