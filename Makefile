@@ -48,7 +48,7 @@ test-slow: bootstrap ## the tests that take long and prove a promise: a short ch
 	@failed=0; $(BIN)/pytest tests/chaos -m slow || failed=1; \
 	$(BIN)/pytest tests --ignore tests/chaos -m slow -n 2 --dist worksteal || failed=1; exit $$failed
 
-test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, every bug put back
+test-long: bootstrap ## the tests that take many rounds, or a schema registry: kills at every moment, races, a thousand histories
 	@$(BIN)/pytest tests -m long -n 3 --dist worksteal
 
 test-cluster: bootstrap ## the chart on a real Kubernetes API server, whose parts are built first, once: about 20 minutes

@@ -19,10 +19,10 @@ from forebay_worker.intake.commits import COMMIT_SECONDS
 from forebay_worker.intake.fetcher import Fetched
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.last_words import HandedOver
-from forebay_worker.intake.sources import Source
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.quiet import Quiet
+from forebay_worker.partition.sources import Source
 from forebay_worker.request.work import Work
 from simulated.consumer import ScriptedConsumer
 from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics

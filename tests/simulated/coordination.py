@@ -25,6 +25,7 @@ class MemoryTopic:
     Consumer."""
 
     def __init__(self, *, clock: ManualClock, partitions: int) -> None:
+        self.asked_since_ms: list[int] = []
         self.logs: dict[Key, list[MemoryRecord | None]] = {(TOPIC, number): [] for number in range(partitions)}
         self.logs[CONTROL, 0] = []
         self.failing: deque[Exception] = deque()
@@ -54,6 +55,7 @@ class MemoryTopic:
         self._positions = {(each.topic, each.partition): each.offset for each in partitions}
 
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        self.asked_since_ms += [each.offset for each in partitions]
         self._ask(timeout)
         found = []
         for each in partitions:

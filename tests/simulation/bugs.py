@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from forebay_schemas.contract.coordination import LEASE_SECONDS, NoticeKind
+from forebay_schemas.contract.coordination import NoticeKind
 from forebay_schemas.contract.headers import ATTEMPT, EXPEDITED_TIER, FIRST_ENQUEUED_AT
 from forebay_schemas.contract.offsets_metadata import NOTHING
 from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination import follower as coordination
-from forebay_worker.dispatch import arrivals, failure_policy
+from forebay_worker.dispatch import arrivals
 from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.charging import Charging
 from forebay_worker.dispatch.dispatcher import Dispatcher
@@ -163,22 +163,6 @@ def _errors_to_all_charge() -> list[Patch]:
     return [(FailurePolicy, "blame", blame)]
 
 
-@bug("old-answers-convict", "an answer to what was let in before charges what was refused since")
-def _old_answers_convict() -> list[Patch]:
-    real = FailurePolicy.answered
-
-    def answered(self: FailurePolicy, now: float, *, started: float) -> Any:
-        del started
-        return real(self, now, started=now)
-
-    return [(FailurePolicy, "answered", answered)]
-
-
-@bug("alone-for-ever", "a request that fails alone is never charged")
-def _alone_for_ever() -> list[Patch]:
-    return [(failure_policy, "LONE_TRIES_MAX", 1_000_000)]
-
-
 @bug("slots-leak-at-rebalance", "a slot is not freed when its partition has gone")
 def _slots_leak_at_rebalance() -> list[Patch]:
     real = Dispatcher._end
@@ -296,11 +280,6 @@ def _full_commit_paused_for_ever() -> list[Patch]:
         return self.commits.metadata_bytes(key) >= self._bounds.metadata_bytes_nearly_full
 
     return [(Ownership, "_is_stretched", is_stretched)]
-
-
-@bug("short-look-back", "a worker that comes late does not hear what the last one finished")
-def _short_look_back() -> list[Patch]:
-    return [(coordination, "LOOK_BACK_MS", int(LEASE_SECONDS * 1000))]
 
 
 @bug("expedited-before-copied", "an offset is finished before its copy lies in high")

@@ -22,7 +22,7 @@ from forebay_schemas.contract.offsets_metadata import (
     encode_metadata,
     runs_of,
 )
-from forebay_worker.intake.opening import LISTEN_SECONDS_MAX
+from forebay_worker.partition.opening import LISTEN_SECONDS_MAX
 from simulation.broker import METADATA_BYTES_MAX, Key
 
 if TYPE_CHECKING:

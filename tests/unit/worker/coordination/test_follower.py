@@ -154,6 +154,13 @@ def test_a_later_moment_is_asked_for_anew() -> None:
     assert post.offsets() == [0, 1, 2]
 
 
+def test_a_worker_that_starts_hears_what_ended_in_the_last_ten_minutes() -> None:
+    post = Post()
+    began_ms = post.clock.wall_ms()
+    post.step()
+    assert post.topic.asked_since_ms == [began_ms - 600_000]
+
+
 def cancels(request_id: str) -> bytes:
     return encode_control(Control(action=ControlAction.CANCEL, request_id=request_id, at=0, by="me"))
 

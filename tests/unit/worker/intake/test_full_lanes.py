@@ -7,8 +7,8 @@ import random
 import pytest
 
 from forebay_worker.intake import partitions as ownership_module
-from forebay_worker.intake.fullness import FULL_SECONDS_BEFORE_PAUSE
 from forebay_worker.intake.intake import LANE_FULL_WAIT_SECONDS
+from forebay_worker.partition.fullness import FULL_SECONDS_BEFORE_PAUSE
 from forebay_worker.request.memory import RECORD_OVERHEAD_BYTES
 from simulated.bay import MANY_BYTES, P0, P1, TOPIC, Bay, bay_with
 from simulated.ports import MemoryRecord

@@ -10,8 +10,8 @@ from confluent_kafka import TopicPartition
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, runs_of
 from forebay_worker.bounds import Bounds
-from forebay_worker.intake.notices import KEPT_SECONDS
-from forebay_worker.intake.opening import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
+from forebay_worker.partition.notices import KEPT_SECONDS
+from forebay_worker.partition.opening import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
 from simulated.bay import (
     FINISHED,
     P0,

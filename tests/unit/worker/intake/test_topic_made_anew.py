@@ -6,7 +6,7 @@ import pytest
 
 from forebay_schemas.contract.coordination import Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, decode_metadata, encode_metadata
-from forebay_worker.intake.opening import IDENTIFY_SECONDS_MAX
+from forebay_worker.partition.opening import IDENTIFY_SECONDS_MAX
 from simulated.bay import P0, TOPIC, Bay
 from simulated.ports import NOW_MS
 

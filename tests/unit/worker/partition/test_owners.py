@@ -9,9 +9,9 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice
 from forebay_schemas.contract.offsets_metadata import decode_metadata
-from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
 from forebay_worker.partition.assignment import CONVICTED_CRASHES, Verdict
 from forebay_worker.partition.claims import SUSPECT_CRASHES
+from forebay_worker.partition.notices import KEPT_SECONDS, RecentNotices
 from simulated.owners import (
     BEGAN,
     FINISHED,

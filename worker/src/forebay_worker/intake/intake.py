@@ -23,7 +23,6 @@ from forebay_worker.intake.client_errors import ClientErrors
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
 from forebay_worker.intake.early_control import EarlyControl, Fetches, Heard
-from forebay_worker.intake.fullness import Fullness
 from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.intake.log_ends import note_first
 from forebay_worker.intake.making import wait_seconds_of, work_of
@@ -31,12 +30,13 @@ from forebay_worker.intake.parked import Parked
 from forebay_worker.intake.partitions import Ownership
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.settled import Doubts, Finding, warn_of_missing_commit
-from forebay_worker.intake.sources import Source
 from forebay_worker.intake.troubles import looked_for, troubles_of
 from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.credit import Credit
 from forebay_worker.partition.doubt import Look
+from forebay_worker.partition.fullness import Fullness
 from forebay_worker.partition.quiet import Quiet
+from forebay_worker.partition.sources import Source
 from forebay_worker.request.memory import cost_bytes
 from forebay_worker.request.work import Record, Work
 

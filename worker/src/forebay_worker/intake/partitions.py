@@ -18,13 +18,13 @@ from forebay_worker.intake.commits import Commits, PartitionKey
 from forebay_worker.intake.committed import TIMEOUT_SECONDS, Committed
 from forebay_worker.intake.last_words import HandedOver, publish_last_words
 from forebay_worker.intake.made_anew import MadeAnew
-from forebay_worker.intake.notices import RecentNotices
-from forebay_worker.intake.opening import may_open
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit, Peers, TopicIds
 from forebay_worker.intake.seeks import Seeks
-from forebay_worker.intake.sources import Source
 from forebay_worker.intake.stalls import Stalls
 from forebay_worker.partition.assignment import Assignment
+from forebay_worker.partition.notices import RecentNotices
+from forebay_worker.partition.opening import may_open
+from forebay_worker.partition.sources import Source
 from forebay_worker.request.work import Record
 
 PENDING_RECORDS_MAX = 100_000

@@ -21,8 +21,8 @@ from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.intake.fetcher import Fetcher
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.results_reader import ResultsReader
-from forebay_worker.intake.sources import Source
 from forebay_worker.outcome.announcer import Announcer
+from forebay_worker.partition.sources import Source
 from forebay_worker.wiring.clients import Clients
 from forebay_worker.wiring.exchange import Exchange
 

@@ -7,8 +7,8 @@ import pytest
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice, NoticeKind
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, encode_metadata
 from forebay_worker.bounds import BOUNDS
-from forebay_worker.intake.notices import KEPT_SECONDS, RecentNotices
 from forebay_worker.partition.assignment import Assignment, Verdict
+from forebay_worker.partition.notices import KEPT_SECONDS, RecentNotices
 from simulated.works import make_assignment
 
 RUNNING, FINISHED, RELEASED = NoticeKind.RUNNING, NoticeKind.FINISHED, NoticeKind.RELEASED
