@@ -1,4 +1,4 @@
-"""The time to live of the request in a record, as a worker computes it. Pure."""
+"""Computes a request's time to live from its record, by the worker's rules. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The input of a plan: the load of each tier over a day, one engine's capacity, given numbers. Pure."""
+"""The input of a plan: each tier's load over a day, one engine's capacity, and numbers that the user fixed. Pure."""
 
 from __future__ import annotations
 

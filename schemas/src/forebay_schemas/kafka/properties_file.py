@@ -1,4 +1,4 @@
-"""A properties file of librdkafka settings: the allowed names, and the values that may be printed. Reads the file."""
+"""Reads a file of librdkafka settings: which names are allowed, and which values may appear in logs."""
 
 from __future__ import annotations
 

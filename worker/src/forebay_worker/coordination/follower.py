@@ -1,5 +1,5 @@
-"""The coordination topic: reads what other workers say and says what must be durable before a partition is let go of.
-The control topic is read beside it, so that both have been heard when a partition is opened.
+"""Reads other workers' notices, and publishes this worker's own before it releases a partition. Also reads the control
+topic: a partition is opened only after both were read up to the barrier.
 
 A thread of its own owns the consumer and runs `step`; `tell` is called by the intakes' threads.
 """

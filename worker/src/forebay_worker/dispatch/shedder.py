@@ -1,4 +1,4 @@
-"""The overload ladder at work: how long each tier would wait by what waits in the lanes, and which requests are shed.
+"""Applies the overload ladder: estimates each tier's wait from what its lane holds, and picks the requests to shed.
 
 Pure; one thread uses it.
 """

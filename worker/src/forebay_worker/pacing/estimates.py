@@ -1,4 +1,4 @@
-"""Estimates against what came true: of each tier's last answers, how long they took and how much they put out. Pure."""
+"""How accurate predictions were: of each tier's last answers, predicted against actual seconds and output tokens. Pure."""
 
 from __future__ import annotations
 

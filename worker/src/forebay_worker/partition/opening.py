@@ -1,4 +1,4 @@
-"""When a partition that was assigned may be read: once all is known that its former owner may have published. Pure."""
+"""The barrier: a partition that was assigned is read once all is known that its former owner may have published. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Spans of requests, made with OpenTelemetry: `process`, `queue`, `attempt` and the engine's call.
 
-On the event loop's thread; times are given to each span. Exporting is done by OpenTelemetry's thread.
+On the event loop's thread; times are passed in. Exporting is done by OpenTelemetry's thread.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def _option(name: str, metavar: str, help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionOptions:
-    """A command that has a parameter of this type has these options in its place (see `cli_common.command`)."""
+    """A command that has a parameter of this type has these options in its place (see `cli.common.command`)."""
 
     reason: Annotated[
         list[str] | None, _option("--reason", "CODE", "Letters with this reason, e.g. backend_error.")

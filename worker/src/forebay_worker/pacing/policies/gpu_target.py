@@ -1,8 +1,8 @@
-"""`gpu_target`: holds the GPUs at a utilisation, for backends of which nothing else is known. Pure.
+"""`gpu_target`: holds the GPUs at a utilisation, for backends that give no other signal. Pure.
 
 Utilisation is the share of time with any kernel running: 100 % says that the GPUs were never idle, and nothing about
-how much more they could do at once. So for a backend that batches this policy is the last choice. Where the GPUs tell
-how many of their multiprocessors work, that figure is held instead.
+how much more they could do at once. So for a backend that batches this policy is the last choice. If the GPUs
+report the use of their multiprocessors, the policy holds that instead.
 """
 
 from __future__ import annotations
