@@ -1,4 +1,4 @@
-"""Turns a line of a request file into an envelope. The line is an envelope, a bare body, or a line of an OpenAI batch. Pure."""
+"""Turns a line of a request file (an envelope, a bare body, a line of an OpenAI batch) into an envelope. Pure."""
 
 from __future__ import annotations
 

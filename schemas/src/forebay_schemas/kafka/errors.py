@@ -1,4 +1,4 @@
-"""Turns Kafka errors into Forebay's, with a readable message; tells whether one means that no broker answered. No I/O."""
+"""Turns Kafka errors into Forebay's, with a readable message; tells whether no broker answered. No I/O."""
 
 from __future__ import annotations
 

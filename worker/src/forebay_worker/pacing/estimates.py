@@ -1,4 +1,4 @@
-"""How accurate predictions were: of each tier's last answers, predicted against actual seconds and output tokens. Pure."""
+"""How accurate predictions were: of each tier's last answers, predicted against actual seconds and tokens. Pure."""
 
 from __future__ import annotations
 

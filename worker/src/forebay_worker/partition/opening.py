@@ -1,4 +1,4 @@
-"""The barrier: a partition that was assigned is read once all is known that its former owner may have published. Pure."""
+"""The barrier: a partition is read once all is known that its former owner may have published of it. Pure."""
 
 from __future__ import annotations
 
