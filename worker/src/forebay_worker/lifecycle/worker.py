@@ -60,8 +60,8 @@ class Worker:
         loop, parts = asyncio.get_running_loop(), self.parts
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        ops_port = await parts.ops.start(host=parts.terms.ops_host, port=parts.terms.ops_port)
         try:
+            ops_port = await parts.ops.start(host=parts.terms.ops_host, port=parts.terms.ops_port)
             if (partitions := await find_cluster(parts, ops_port=ops_port)) is not None:
                 await parts.signals.start()
                 await learn_broker_time(parts)
