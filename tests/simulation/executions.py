@@ -290,6 +290,12 @@ class Executions:
     def _of_request(self, request_id: str) -> list[Execution]:
         return [one for (ran, _), all_of in self._by_attempt.items() if ran == request_id for one in all_of]
 
+    def known_to_fail(self, request_id: str) -> None:
+        """A request was charged and not retried, as that would have been too late: it is no sign of the backend's state
+        any more."""
+        for failed in self._failed_since.values():
+            failed.discard(request_id)
+
     def check_charge(self, request_id: str, attempt: int) -> None:
         """An attempt counts; it must not if the backend alone was to blame."""
         all_of = self._by_attempt[request_id, attempt]

@@ -205,6 +205,8 @@ class Oracle:
                 self.ledger.fail(f"{request_id} was cancelled, which nobody asked for")
         if result.reason in _CHARGES and result.attempt is not None:
             self.executions.check_charge(request_id, result.attempt)
+        if result.reason == Reason.RETRY_TOO_LATE.code:
+            self.executions.known_to_fail(request_id)
         self.terminals.setdefault(request_id, []).append(result)
         self.executions.outcome_written(request_id, result.replay_count)
         self._waiting_ids.discard(request_id)

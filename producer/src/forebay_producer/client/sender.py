@@ -204,11 +204,13 @@ class Sender:
         try:
             call(seconds)
         except KafkaException as error:
-            # Why it can send nothing any more the client tells once and by
-            # raising: who may write to no topic gets none. Each record is reported as failed after that.
+            # Why it can send nothing any more the client tells once and by raising: a principal that may write to no
+            # topic gets no producer id.
             if not error.args[0].fatal():
                 raise
             self._fatal = error.args[0]
+            # What waits for a producer id is reported as failed now, not only after its timeout.
+            self._client.purge(in_queue=True, in_flight=False, blocking=False)
 
     def _produce(self, prepared: Prepared, pending: Pending, give_up_at: float | None) -> None:
         began: float | None = None
@@ -235,6 +237,8 @@ class Sender:
                     ) from None
                 self._serve(self._client.poll, _POLL_SECONDS)
             except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:
+                    self._serve(self._client.poll, 0)  # it tells why
                 raise self._explain(error.args[0], pending) from None
             except RuntimeError:
                 # Raised by confluent-kafka when another thread has closed the client.

@@ -3,6 +3,7 @@ JVM and a token endpoint on 127.0.0.1; both end with the block."""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     UserScramCredentialUpsertion,
 )
 
+from forebay_sandbox.errors import SandboxError
 from forebay_sandbox.kafka.local import LocalKafka, local_kafka
 from forebay_sandbox.kafka.spec import BrokerSpec, ClusterSpec, Listener
 from forebay_sandbox.testing.certificates import Authority
@@ -29,7 +31,7 @@ from forebay_sandbox.testing.token_server import AUDIENCE, TokenServer
 from forebay_schemas.kafka.connection import KafkaConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 ADMIN = "admin"
 """The superuser: the broker itself, and every holder of its certificate."""
@@ -128,14 +130,26 @@ class SecureKafka:
             self._admin.alter_user_scram_credentials([change])[user].result(_ANSWER_SECONDS_MAX)
 
     def allow(self, *acls: Acl) -> None:
-        """Adds permissions."""
+        """Adds permissions, and waits until the broker applies them."""
         for answer in self._admin.create_acls([acl.binding() for acl in acls]).values():
             answer.result(_ANSWER_SECONDS_MAX)
+        self._await(acls, are_there=True)
 
     def take_away(self, *acls: Acl) -> None:
-        """Removes permissions."""
+        """Removes permissions, and waits until the broker applies it."""
         for answer in self._admin.delete_acls([acl.filter() for acl in acls]).values():
             answer.result(_ANSWER_SECONDS_MAX)
+        self._await(acls, are_there=False)
+
+    def _await(self, acls: Sequence[Acl], *, are_there: bool) -> None:
+        """Returns when the broker's authorizer, which learns of changes a moment later, has these permissions, or none
+        of them."""
+        end = time.monotonic() + _ANSWER_SECONDS_MAX
+        for acl in acls:
+            while bool(self._admin.describe_acls(acl.filter()).result(_ANSWER_SECONDS_MAX)) is not are_there:
+                if time.monotonic() > end:
+                    raise SandboxError(f"the broker does not apply a change of ACLs within {_ANSWER_SECONDS_MAX:g} s")
+                time.sleep(0.02)
 
 
 def secure_spec(authority: Authority, tokens: TokenServer, *, properties: Mapping[str, str]) -> ClusterSpec:
