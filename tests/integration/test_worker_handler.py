@@ -116,7 +116,7 @@ def test_a_handler_that_blocks_is_named_and_the_operations_port_answers_meanwhil
     assert handled.pool.result("blocks").status == "completed"
     [line] = wait_until("a line afterwards", lambda: worker.logged(f"a handler held {BLOCKS}"))
     assert line["request_id"] == "blocks"
-    assert line["held_seconds"] > 5
+    assert line["held_seconds"] >= 5
     assert worker.metric("forebay_event_loop_holds_total") == 1
     wait_until("a loop that turns", lambda: worker.status()["event_loop"]["held_seconds"] == 0)
     assert worker.get("/readyz") == (200, "ok\n")
