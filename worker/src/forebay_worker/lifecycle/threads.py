@@ -1,9 +1,9 @@
-"""The worker's threads besides the event loop's: started together, told to end together."""
+"""The worker's threads besides the event loop's: started one by one, told to end together."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from forebay_worker.wiring.readers import Loop
@@ -18,9 +18,9 @@ class Threads:
         self._threads: list[RunningThread] = []
         self._closing = threading.Event()
 
-    def start(self, loops: Mapping[str, Loop]) -> None:
-        """Starts a thread for each, of that name."""
-        for name, loop in loops.items():
+    def start(self, loops: Iterable[tuple[str, Loop]]) -> None:
+        """Starts a thread for each, of that name, before the next is asked for."""
+        for name, loop in loops:
             self._threads.append(self._start_thread(name, partial(self._run, loop)))
 
     def close(self) -> None:

@@ -3,7 +3,7 @@ coordination and control. Made here, started by lifecycle once the brokers are k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -80,18 +80,23 @@ class Readers:
         self._bounds = bounds
         self._make_event = make_event
 
-    def open(self, partitions: Mapping[str, int]) -> dict[str, Loop]:
-        """Makes them, joins the groups, and returns what each thread is to run, by the thread's name.
+    def open(self, partitions: Mapping[str, int]) -> Iterator[tuple[str, Loop]]:
+        """Makes them one after the other, and gives what each thread is to run, with the thread's name, as it is made.
 
+        A member of a group must be polled as soon as it has joined: with tokens the next client takes a second to make.
         ``partitions``: how many each topic has.
         """
         coordination = self.coordination = self._follow(partitions)
         fetcher = Fetcher(make_consumer=self._clients.fetcher, clock=self._clock, make_event=self._make_event)
         for name in self.expected:
-            self.intakes[name] = self._take_in(name, coordination, fetcher)
-        loops: dict[str, Loop] = {f"intake-{name}": intake for name, intake in self.intakes.items()}
-        loops |= {"topics": self._topics, "fetcher": fetcher, "results": self._results, "coordination": coordination}
-        return loops if self._schemas is None else {**loops, "schemas": self._schemas}
+            intake = self.intakes[name] = self._take_in(name, coordination, fetcher)
+            yield f"intake-{name}", intake
+        yield "topics", self._topics
+        yield "fetcher", fetcher
+        yield "results", self._results
+        yield "coordination", coordination
+        if self._schemas is not None:
+            yield "schemas", self._schemas
 
     @property
     def following_troubles(self) -> list[str]:
