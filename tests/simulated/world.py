@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -14,7 +12,7 @@ from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.poller import SignalPoller
 from forebay_worker.telemetry.tracing import NO_TRACING
 from forebay_worker.wiring.parts import Parts
-from forebay_worker.wiring.world import World
+from forebay_worker.wiring.world import World, start_thread
 from simulated.ports import ManualClock, MemoryProducer
 
 
@@ -60,7 +58,7 @@ def empty_world(settings: WorkerSettings, **changes: Any) -> World:
         signals=SignalPoller(engine=None, gpu=None, clock=clock),
         make_tracing=lambda _: NO_TRACING,
         make_ops=NoOps,
-        start_thread=_start_thread,
+        start_thread=start_thread,
     )
     return replace(world, **changes)
 
@@ -73,9 +71,3 @@ def pages_of(parts: Parts) -> OpsPages:
 
 def _no_consumer(config: dict[str, Any]) -> NoReturn:
     raise AssertionError(f"a consumer is asked for: {config.get('group.id')}")
-
-
-def _start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    return thread

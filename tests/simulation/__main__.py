@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 
-from simulation.bugs import BUGS
+from simulation.bugs import BUGS, bug_named
 from simulation.history import run_seed
 from simulation.runner import Summary, quiet, run_seeds
 
@@ -30,7 +30,7 @@ def main() -> int:
 
 def _replay(seed: int, *, trace: bool, bug: str | None) -> int:
     quiet()
-    patches = next((each.patches() for each in BUGS if each.name == bug), [])
+    patches = [] if bug is None else bug_named(bug).patches()
     report = run_seed(seed, patches=patches, trace=trace)
     if trace or report.violation is not None:
         _say("\n".join(report.last_events))

@@ -51,6 +51,11 @@ class Bug:
 BUGS: list[Bug] = []
 
 
+def bug_named(name: str) -> Bug:
+    """The bug of that name."""
+    return next(bug for bug in BUGS if bug.name == name)
+
+
 def bug(name: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
     """Adds a function's patches to `BUGS`."""
 

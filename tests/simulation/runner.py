@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from simulation.bugs import BUGS
+from simulation.bugs import bug_named
 from simulation.history import Report, run_seed
 
 HISTORIES_BETWEEN_COLLECTIONS = 10
@@ -82,7 +82,7 @@ def _begin() -> None:
 
 
 def _run(seed: int, *, bug: str | None) -> Report:
-    patches = next((each.patches() for each in BUGS if each.name == bug), [])
+    patches = [] if bug is None else bug_named(bug).patches()
     report = run_seed(seed, patches=patches)
     if seed % HISTORIES_BETWEEN_COLLECTIONS == 0:
         gc.collect()

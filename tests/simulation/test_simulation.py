@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.bugs import BUGS
+from simulation.bugs import BUGS, bug_named
 from simulation.history import run_seed
 from simulation.runner import Summary, quiet, run_seeds
 
@@ -93,7 +93,7 @@ def test_every_bug_has_a_history_that_shows_it() -> None:
 @pytest.mark.parametrize("name", SHOWN_BY)
 def test_a_bug_put_back_is_found(name: str) -> None:
     quiet()
-    bug = next(each for each in BUGS if each.name == name)
+    bug = bug_named(name)
     assert run_seed(SHOWN_BY[name], patches=bug.patches()).violation is not None
     assert run_seed(SHOWN_BY[name]).violation is None
 
@@ -109,7 +109,7 @@ def test_a_bug_put_back_is_found(name: str) -> None:
 )
 def test_what_breaks_hand_overs_is_found_in_the_history_that_shows_it(name: str, seed: int, violation: str) -> None:
     quiet()
-    bug = next(each for each in BUGS if each.name == name)
+    bug = bug_named(name)
     assert violation in (run_seed(seed, patches=bug.patches()).violation or "")
     assert run_seed(seed).violation is None
 

@@ -100,11 +100,12 @@ def machine(settings: WorkerSettings) -> World:
         make_backend=make_backend,
         signals=make_signals(settings, clock),
         make_tracing=partial(make_tracing, settings),
-        start_thread=_start_thread,
+        start_thread=start_thread,
     )
 
 
-def _start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+def start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    """Runs a function on a daemon thread of that name."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
