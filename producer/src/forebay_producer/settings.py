@@ -6,7 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.tiers import Tier, TierTimes
+from forebay_schemas.errors import UsageError
 from forebay_schemas.runtime.settings import ENV_PREFIX, CommonSettings, TierMilliseconds, checked_times
 
 
@@ -31,6 +34,11 @@ class ProducerSettings(CommonSettings):
     delivery_timeout_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="Seconds a request may wait for a broker's acknowledgement, 30 say"
     )
+    front: str | None = Field(
+        default=None,
+        description="Name of the front that this process is a replica of: replicas share the partitions of results, "
+        "and each reads its own; by default it reads all. Needs: forebay topics create --front NAME",
+    )
     exporter_host: str = Field(
         default="0.0.0.0",  # noqa: S104 - probes and Prometheus come from outside the pod
         description="forebay exporter: the address that /livez, /readyz and /metrics listen on",
@@ -41,6 +49,16 @@ class ProducerSettings(CommonSettings):
         description="forebay exporter: deadlines and waits by pool until a worker says its own, where they are not the "
         'common ones, as JSON: {"chat": {"ttl_ms": {"high": 60000}}}',
     )
+
+    def front_topics(self) -> Front | None:
+        """The front that this process is a replica of, if any. Raises ``UsageError`` for an invalid name."""
+        if self.front is None:
+            return None
+        try:
+            return Front(self.front)
+        except UsageError as error:
+            problem = f"{shown(self.front)} is no name of a front"
+            raise UsageError(f"{ENV_PREFIX}FRONT", problem, fix=error.fix) from None
 
     def pool_times(self, pool: str) -> TierTimes:
         """The exporter's deadlines and waits for a pool until one of the pool's workers announces its own.

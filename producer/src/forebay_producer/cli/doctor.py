@@ -27,7 +27,11 @@ def doctor(session: Session) -> None:
     """
     registry = session.settings.schema_registry()
     findings = KafkaDoctor(
-        session.connection, pool=session.pool, role=Role.PRODUCER, tier_times=session.settings.tier_times()
+        session.connection,
+        pool=session.pool,
+        role=Role.PRODUCER,
+        tier_times=session.settings.tier_times(),
+        front=session.settings.front_topics(),
     ).run()
     findings.append(check_registry(registry))
     show = findings_json if session.output is Output.JSON else findings_text

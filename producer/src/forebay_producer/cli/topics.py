@@ -1,4 +1,4 @@
-"""`forebay topics`: create a pool's topics, and show them."""
+"""`forebay topics`: create the topics of a pool or of a front, and show them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,30 @@ import typer
 from forebay_producer.cli.common import Session, command, say, to_json
 from forebay_producer.cli.tables import Column, print_table
 from forebay_producer.cluster.topic_admin import TopicAdmin, TopicState
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import TopicSpec
-from forebay_schemas.errors import ExitCode, TopicMissingError
+from forebay_schemas.errors import ExitCode, TopicMissingError, UsageError
 from forebay_schemas.kafka import offsets_retention
 from forebay_schemas.kafka.clients import make_admin
 from forebay_schemas.runtime.output import Output
 from forebay_schemas.runtime.terminal import printable
 
-app = typer.Typer(no_args_is_help=True, help="Create a pool's topics, and show them.")
+app = typer.Typer(no_args_is_help=True, help="Create the topics of a pool or a front, and show them.")
 
 
 def add_to(all_commands: typer.Typer) -> None:
     """Adds the group."""
     all_commands.add_typer(app, name="topics")
 
+
+_FrontName = Annotated[
+    str | None,
+    typer.Option(
+        "--front", metavar="NAME", help="The topics of this front (FOREBAY_FRONT of its clients), not a pool's."
+    ),
+]
 
 _COLUMNS = {
     column.name: column
@@ -51,10 +60,11 @@ def create(
     replication: Annotated[
         int | None, typer.Option(help="Replicas of every topic. [default: 3, or 1 with fewer than 3 brokers]")
     ] = None,
+    front: _FrontName = None,
 ) -> None:
-    """Create the pool's topics. Existing topics are not changed; their differences are shown."""
+    """Create the pool's topics, or those of a front. Existing topics are not changed; their differences are shown."""
     admin = _topic_admin(session)
-    specs = _specs(session, admin, partitions=partitions, replication=replication)
+    specs = _specs(session, admin, front=front, partitions=partitions, replication=replication)
     before = admin.look_at(specs)
     created = admin.create([spec for spec in specs if spec.name not in before])
     after = admin.look_at(specs)
@@ -72,10 +82,13 @@ def create(
 
 
 @command(app, "describe")
-def describe(session: Session) -> None:
-    """Show the pool's topics: partitions, replicas, settings, records. Exits 1 when one is missing."""
+def describe(session: Session, *, front: _FrontName = None) -> None:
+    """Show the topics of the pool, or of a front: partitions, replicas, settings, records.
+
+    Exits 1 when one is missing.
+    """
     admin = _topic_admin(session)
-    specs = _specs(session, admin, partitions=None, replication=None)
+    specs = _specs(session, admin, front=front, partitions=None, replication=None)
     found = admin.look_at(specs)
     counts = admin.count_records(found.values())
     records: list[dict[str, Any]] = []
@@ -98,7 +111,10 @@ def describe(session: Session) -> None:
     missing = [spec.name for spec in specs if spec.name not in found]
     if missing:
         sys.stdout.flush()
-        say(f"error: {TopicMissingError(missing, pool=session.pool.name)}")
+        if front is not None:
+            say(f"error: missing topic {missing[0]}; create it with: forebay topics create --front {front}")
+        else:
+            say(f"error: {TopicMissingError(missing, pool=session.pool.name)}")
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -106,10 +122,25 @@ def _topic_admin(session: Session) -> TopicAdmin:
     return TopicAdmin(make_admin(session.connection, client_id="forebay"), connection=session.connection)
 
 
-def _specs(session: Session, admin: TopicAdmin, *, partitions: int | None, replication: int | None) -> list[TopicSpec]:
+def _specs(
+    session: Session, admin: TopicAdmin, *, front: str | None, partitions: int | None, replication: int | None
+) -> list[TopicSpec]:
+    if front is not None:
+        if partitions is not None:
+            raise UsageError("--partitions", "came with --front", fix="leave it out: a front's topic has one partition")
+        topics = _front(front)
+        shape = admin.shape([topics.presence], partitions=None, replication=replication)
+        return topics.specs(replication=shape.replication)
     requests = [session.pool.requests(tier) for tier in TIERS]
     shape = admin.shape(requests, partitions=partitions, replication=replication)
     return session.pool.specs(partitions=shape.partitions, replication=shape.replication)
+
+
+def _front(name: str) -> Front:
+    try:
+        return Front(name)
+    except UsageError as error:
+        raise UsageError("--front", f"{shown(name)} is no name of a front", fix=error.fix) from None
 
 
 def _shown(state: TopicState) -> dict[str, Any]:

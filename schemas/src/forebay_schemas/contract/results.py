@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
@@ -13,12 +13,30 @@ from forebay_schemas.errors import ForebayError
 ERROR_CHARS_MAX = 2_000
 """A result's error text is cut to this length."""
 
+ERROR_BODY_BYTES_MAX: Final = 16 * 1024
+"""A larger error body of a backend is left out."""
 
 # Python's own bound for int() is 4,300 digits, and int() of many is slow.
 _DIGITS_MAX = 300
 
 
-class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+def _null() -> None:
+    return None
+
+
+def _first_attempt() -> int:
+    return 1
+
+
+def _no_replay() -> int:
+    return 0
+
+
+# Fields of the first version are always written: msgspec leaves out what is a default, and does not ask a factory.
+_NULL: Any = msgspec.field(default_factory=_null)
+
+
+class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """How one request ended. The record's key is the request id.
 
     - ``status``, ``reason``: how and why; ``reason`` is a `Reason` code, which a later version may add to.
@@ -31,23 +49,37 @@ class Result(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     - ``finished_at``: epoch milliseconds on the brokers' clock.
     - ``error``: for people, at most ``ERROR_CHARS_MAX`` characters.
     - ``body``: the backend's JSON answer, else None. A number in it that is beyond Python's is an infinity.
+
+    Written only where they are known:
+
+    - ``tenant``: as in the envelope. ``reply``: its reply, JSON, as `Reply.echo` has it.
+    - ``http_status``, ``error_body``: the backend's, of an answer that is an error. The body is JSON; above
+      ``ERROR_BODY_BYTES_MAX`` encoded it is left out.
+    - ``first_token_seconds``: from the last dispatch to the first token of a streamed answer.
+    - ``usage_added``: whether Forebay asked the backend for the usage of a stream whose payload did not.
     """
 
     request_id: str
     status: Status
     reason: str
-    tier: str | None = None
-    attempt: int = 1
-    replay_count: int = 0
-    worker: str | None = None
-    queue_seconds: float | None = None
-    service_seconds: float | None = None
-    predicted_seconds: float | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
+    tier: str | None = _NULL
+    attempt: int = msgspec.field(default_factory=_first_attempt)
+    replay_count: int = msgspec.field(default_factory=_no_replay)
+    worker: str | None = _NULL
+    queue_seconds: float | None = _NULL
+    service_seconds: float | None = _NULL
+    predicted_seconds: float | None = _NULL
+    prompt_tokens: int | None = _NULL
+    output_tokens: int | None = _NULL
     finished_at: int
-    error: str | None = None
-    body: Any = None
+    error: str | None = _NULL
+    body: Any = _NULL
+    tenant: str | None = None
+    http_status: int | None = None
+    error_body: Any = None
+    first_token_seconds: float | None = None
+    usage_added: bool | None = None
+    reply: Any = None
 
 
 class ResultError(ForebayError, ValueError):
@@ -58,6 +90,8 @@ class ResultError(ForebayError, ValueError):
 
 class _Unread(Result, frozen=True, gc=False, kw_only=True):
     body: msgspec.Raw = msgspec.Raw(b"null")
+    error_body: msgspec.Raw = msgspec.Raw(b"null")
+    reply: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class ResultOf(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -76,7 +110,8 @@ _of_decoder = msgspec.json.Decoder(ResultOf)
 def encode_result(result: Result) -> bytes:
     """The record value; its ``error`` is cut to ``ERROR_CHARS_MAX`` characters.
 
-    ``body`` may be ``msgspec.Raw``: JSON bytes that go in as they are, unchecked. NaN and infinities become null.
+    ``body``, ``error_body`` and ``reply`` may be ``msgspec.Raw``: JSON bytes that go in as they are, unchecked. NaN and
+    infinities become null. An ``error_body`` that is too large or no JSON is left out.
     Raises ``ResultError`` for a body that is no JSON, as a user's handler may return one.
     """
     error = result.error
@@ -84,10 +119,19 @@ def encode_result(result: Result) -> bytes:
         # Half a surrogate pair in a backend's text must not prevent an outcome.
         clean = error[:ERROR_CHARS_MAX].encode(errors="replace").decode()
         result = msgspec.structs.replace(result, error=clean)
+    if result.error_body is not None and not _fits(result.error_body):
+        result = msgspec.structs.replace(result, error_body=None)
     try:
         return _encoder.encode(result)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as problem:
         raise ResultError(f"body: cannot be written as JSON: {problem}") from None
+
+
+def _fits(error_body: Any) -> bool:
+    try:
+        return len(_encoder.encode(error_body)) <= ERROR_BODY_BYTES_MAX
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return False
 
 
 def decode_result(value: bytes | None) -> Result:
@@ -107,12 +151,13 @@ def decode_result(value: bytes | None) -> Result:
 
 
 def _with_strange_numbers(value: bytes) -> Result:
-    """The result whose body holds 1e999 or an integer of thousands of digits: JSON, but nothing that msgspec reads.
+    """The result in which a JSON field holds 1e999 or an integer of thousands of digits, which msgspec does not read.
     Whoever waits for it must learn of it all the same."""
     unread = _unread_decoder.decode(value)
-    body = json.loads(bytes(unread.body), parse_int=_int_of, parse_constant=_refuse)
     fields = {name: getattr(unread, name) for name in Result.__struct_fields__}
-    return Result(**{**fields, "body": body})
+    for name in ("body", "error_body", "reply"):
+        fields[name] = json.loads(bytes(fields[name]), parse_int=_int_of, parse_constant=_refuse)
+    return Result(**fields)
 
 
 def _int_of(digits: str) -> float:

@@ -84,6 +84,11 @@ class Pool:
         return f"forebay.{self.name}.results"
 
     @property
+    def streams(self) -> str:
+        """Pieces of streamed answers, keyed by request id, in the partitions of their results; kept for minutes."""
+        return f"forebay.{self.name}.streams"
+
+    @property
     def control(self) -> str:
         """Cancels and expedites, keyed by action and request id; compacted."""
         return f"forebay.{self.name}.control"
@@ -148,6 +153,15 @@ class Pool:
                 for name in self.retries
             ),
             spec(self.results, partitions, LATER_BYTES_MAX, message_timestamp_type=on_append, retention_ms=week),
+            # What is read while it is written; short segments, so that the disk holds little more than the retention.
+            spec(
+                self.streams,
+                partitions,
+                LATER_BYTES_MAX,
+                message_timestamp_type=on_append,
+                retention_ms=600_000,
+                segment_ms=120_000,
+            ),
             spec(self.dead_letter, few, LATER_BYTES_MAX, retention_ms=month),
             # Longer than the longest deadline: a cancel must still exist when its request is read.
             spec(

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]  # not in its stubs
 
 from forebay_schemas.clock import SystemClock
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.tiers import TierTimes
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.doctor.clock import CHECK as CLOCK
@@ -75,11 +76,14 @@ class _Cluster:
 class KafkaDoctor:
     """One look at a pool's cluster as ``role`` uses it, within ``KAFKA_SECONDS`` and a moment."""
 
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, role: Role, tier_times: TierTimes) -> None:
-        """``tier_times``: this process's. Raises ``UsageError`` for a property librdkafka refuses."""
+    def __init__(
+        self, connection: KafkaConnection, *, pool: Pool, role: Role, tier_times: TierTimes, front: Front | None = None
+    ) -> None:
+        """``tier_times``, ``front``: this process's. Raises ``UsageError`` for a property librdkafka refuses."""
         self._tier_times = tier_times
         self._connection = connection
         self._pool = pool
+        self._front = front
         self._role = role
         self._end = 0.0
         self._admin = make_admin(connection, client_id="forebay-doctor")
@@ -105,10 +109,10 @@ class KafkaDoctor:
         found = self._describe_topics()
         if isinstance(found, Finding):
             return [*findings, found, *_skipped((SETTINGS, REPLICAS, PERMISSIONS, TIERS, CLOCK), TOPICS)]
-        findings += existence_findings(found, pool=self._pool)
+        findings += existence_findings(found, pool=self._pool, front=self._front)
         findings += self._check_settings(found)
         findings += replica_findings(found)
-        needs = needs_of(self._role, self._pool)
+        needs = needs_of(self._role, self._pool, front=self._front)
         permitted: Permitted = {}
         try:
             permitted = self._ask_permitted([need.access for need in needs])
@@ -188,7 +192,7 @@ class KafkaDoctor:
 
     def _describe_topics(self) -> dict[str, TopicFound] | Finding:
         """Each topic that the role uses, by name."""
-        names = TopicCollection(topics_of(self._role, self._pool))
+        names = TopicCollection(topics_of(self._role, self._pool, front=self._front))
         answers = self._admin.describe_topics(names, request_timeout=self._seconds())
         found: dict[str, TopicFound] = {}
         for name, answer in self._answers(answers).items():
@@ -224,7 +228,7 @@ class KafkaDoctor:
             else {name: str(entry.value) for name, entry in answer.items()}
             for resource, answer in self._answers(answers).items()
         }
-        return drift_findings(found, settings, pool=self._pool)
+        return drift_findings(found, settings, pool=self._pool, front=self._front)
 
     def _broker_settings(self, cluster: _Cluster) -> Mapping[str, Any] | KafkaError:
         """Those of one broker, by name."""

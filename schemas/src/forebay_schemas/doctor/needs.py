@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.kafka.acls import READER_GROUP, worker_needs
@@ -37,16 +38,20 @@ class Need:
     lost: str
 
 
-def needs_of(role: Role, pool: Pool) -> list[Need]:
-    """All permissions of a deployable, the vital ones first."""
+def needs_of(role: Role, pool: Pool, *, front: Front | None = None) -> list[Need]:
+    """All permissions of a deployable, the vital ones first. ``front``: the producer's, if it is a replica of one."""
     if role is Role.PRODUCER:
-        return _producer_needs(pool)
-    return list(_vital(worker_needs(pool), "a worker does not start without it"))
+        return [*_producer_needs(pool), *([] if front is None else _front_needs(front))]
+    streams = on_topic(Operation.WRITE, pool.streams)
+    return [
+        *_vital(worker_needs(pool), "a worker does not start without it"),
+        *_useful([streams], "streaming answers piece by piece"),
+    ]
 
 
-def topics_of(role: Role, pool: Pool) -> list[str]:
+def topics_of(role: Role, pool: Pool, *, front: Front | None = None) -> list[str]:
     """The topics that a deployable uses."""
-    accesses = [need.access for need in needs_of(role, pool)]
+    accesses = [need.access for need in needs_of(role, pool, front=front)]
     return list(dict.fromkeys(access.name for access in accesses if access.resource is Resource.TOPIC))
 
 
@@ -69,9 +74,15 @@ def _producer_needs(pool: Pool) -> list[Need]:
         *_useful((on_topic(read, name) for name in requests), "forebay backlog"),
         *_useful((on_group(Operation.DESCRIBE, name) for name in groups), "forebay backlog"),
         *_useful([on_topic(write, pool.control), on_topic(read, pool.coordination)], "forebay cancel and expedite"),
+        *_useful([on_topic(read, pool.streams)], "reading streamed answers piece by piece"),
         *_useful([on_topic(read, pool.dead_letter), on_topic(read, pool.audit)], "forebay dead-letters"),
         *_useful([on_topic(write, pool.audit)], "forebay dead-letters replay and discard"),
     ]
+
+
+def _front_needs(front: Front) -> list[Need]:
+    accesses = [on_topic(operation, front.presence) for operation in (Operation.READ, Operation.WRITE)]
+    return _useful(accesses, "following one partition of results (FOREBAY_FRONT)")
 
 
 def _vital(accesses: Iterable[Access], lost: str) -> list[Need]:

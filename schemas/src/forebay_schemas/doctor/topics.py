@@ -8,6 +8,7 @@ from typing import Final
 
 from confluent_kafka import KafkaError
 
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import PARTITIONS_MAX, Pool
 from forebay_schemas.doctor.findings import Finding, failed, named, ok, skipped, warning
@@ -50,13 +51,16 @@ class TopicFound:
         return self.error is not None and self.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
-def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[Finding]:
+def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool, front: Front | None = None) -> list[Finding]:
     """Missing topics, and those that cannot be described."""
-    missing = [
+    gone = [
         name
         for name, of in found.items()
         if of.error is not None and of.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     ]
+    # A pool that was made before these topics were added works without them.
+    later = [name for name in gone if name == pool.streams or (front is not None and name == front.presence)]
+    missing = [name for name in gone if name not in later]
     hidden = [name for name, of in found.items() if of.is_denied]
     findings: list[Finding] = []
     if missing:
@@ -66,6 +70,13 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[F
                 f"{len(missing)} of {len(found)} missing: {named(missing)}",
                 fix=f"create them with: forebay topics create --pool {pool.name}; or is another --pool meant?",
             )
+        )
+    for name in later:
+        is_streams = name == pool.streams
+        lost = "answers are not streamed piece by piece" if is_streams else "this client follows all partitions"
+        option = f"--pool {pool.name}" if is_streams or front is None else f"--front {front.name}"
+        findings.append(
+            warning(TOPICS, f"{name} is missing: {lost}", fix=f"create it with: forebay topics create {option}")
         )
     if hidden:
         findings.append(
@@ -78,13 +89,17 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool) -> list[F
     findings += [
         failed(TOPICS, f"{name}: {of.error.str()} ({of.error.name()})", fix="look at the brokers' log")
         for name, of in found.items()
-        if of.error is not None and name not in missing and name not in hidden
+        if of.error is not None and name not in gone and name not in hidden
     ]
     return findings or [ok(TOPICS, f"all {len(found)} that it uses of pool {pool.name} are there")]
 
 
 def drift_findings(
-    found: Mapping[str, TopicFound], settings: Mapping[str, Mapping[str, str] | KafkaError], *, pool: Pool
+    found: Mapping[str, TopicFound],
+    settings: Mapping[str, Mapping[str, str] | KafkaError],
+    *,
+    pool: Pool,
+    front: Front | None = None,
 ) -> list[Finding]:
     """Differences from the topics that `forebay topics create` would make, a line for each."""
     requests = [found[pool.requests(tier)] for tier in TIERS]
@@ -93,7 +108,10 @@ def drift_findings(
     replication = max((each.replicas for shape in shapes for each in shape), default=1)
     findings: list[Finding] = []
     untold: list[tuple[str, KafkaError]] = []
-    for spec in pool.specs(partitions=max(1, partitions), replication=max(1, replication)):
+    specs = pool.specs(partitions=max(1, partitions), replication=max(1, replication))
+    if front is not None:
+        specs += front.specs(replication=max(1, replication))
+    for spec in specs:
         told = settings.get(spec.name)
         if told is None:
             continue

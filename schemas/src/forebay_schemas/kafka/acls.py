@@ -23,13 +23,15 @@ class Role(StrEnum):
     BACKLOG = "forebay backlog"
     EXPORTER = "forebay exporter"
     CONTROL = "forebay cancel, expedite"
+    STREAMS = "a client that streams"
+    FRONT = "a client with FOREBAY_FRONT"
     DEAD_LETTERS = "forebay dead-letters"
     TOPICS = "forebay topics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """One row. ``name`` may contain ``<pool>``; one that ends with a dot is a prefix."""
+    """One row. ``name`` may contain ``<pool>`` or ``<front>``; one that ends with a dot is a prefix."""
 
     role: Role
     operations: tuple[Operation, ...]
@@ -63,6 +65,7 @@ ACLS: Final = (
     _topic(Role.WORKER, (_R,), "requests.", "takes requests"),
     _topic(Role.WORKER, (_R, _W), "retry.", "writes retries and takes them when they are due"),
     _topic(Role.WORKER, (_R, _W), "results", "reports every outcome, and looks for those of a worker that died"),
+    _topic(Role.WORKER, (_W,), "streams", "sends streamed answers piece by piece; without it they come as a whole"),
     _topic(Role.WORKER, (_W,), "dead-letter", "keeps what failed for good"),
     _topic(Role.WORKER, (_R, _W), "coordination", "tells other workers what it hands over, and hears them"),
     _topic(Role.WORKER, (_R,), "control", "hears of cancels and expedites"),
@@ -84,6 +87,14 @@ ACLS: Final = (
     _topic(Role.CONTROL, (_W,), "control", "writes cancels and expedites"),
     _topic(Role.CONTROL, (_R,), "coordination", "hears what the workers answer"),
     _reader(Role.CONTROL),
+    _topic(Role.STREAMS, (_R,), "streams", "reads streamed answers piece by piece, beside `forebay results`"),
+    Acl(
+        role=Role.FRONT,
+        operations=(_R, _W),
+        resource=Resource.TOPIC,
+        name="forebay-front.<front>.presence",
+        why="announces which partition of results it follows, beside `forebay results`",
+    ),
     _topic(Role.DEAD_LETTERS, (_R,), "dead-letter", "reads dead letters"),
     _topic(Role.DEAD_LETTERS, (_R, _W), "audit", "notes what was replayed, and heeds it"),
     _topic(
@@ -103,7 +114,7 @@ ACLS: Final = (
 
 
 def worker_needs(pool: Pool) -> list[Access]:
-    """The permissions of a pool's worker, one by one."""
+    """The permissions without which a pool's worker does not start, one by one."""
     requests, groups = [pool.requests(tier) for tier in TIERS], [pool.group(tier) for tier in TIERS]
     return [
         *(on_topic(_R, name) for name in [*requests, *pool.retries, pool.results, pool.control, pool.coordination]),

@@ -52,6 +52,7 @@ KNOWN_VARIABLES: Final = frozenset(
         # producer
         "CODEC",
         "DELIVERY_TIMEOUT_SECONDS",
+        "FRONT",
         "GATEWAY_PORT",
         "EXPORTER_HOST",
         "EXPORTER_PORT",

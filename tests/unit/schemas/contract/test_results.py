@@ -10,7 +10,14 @@ import msgspec
 import pytest
 
 from forebay_schemas.contract.reasons import Status
-from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, ResultError, decode_result, encode_result
+from forebay_schemas.contract.results import (
+    ERROR_BODY_BYTES_MAX,
+    ERROR_CHARS_MAX,
+    Result,
+    ResultError,
+    decode_result,
+    encode_result,
+)
 
 REQUIRED: dict[str, Any] = {
     "request_id": "r-1",
@@ -106,3 +113,45 @@ def test_a_number_that_is_beyond_python_hides_no_outcome(number: str, read: floa
     body = msgspec.Raw(f'{{"a": [{number}], "b": "x"}}'.encode())
     value = encode_result(msgspec.structs.replace(FULL, body=body))
     assert decode_result(value) == msgspec.structs.replace(FULL, body={"a": [read], "b": "x"})
+
+
+NEW = ("tenant", "http_status", "error_body", "first_token_seconds", "usage_added", "reply")
+
+
+def test_fields_of_the_first_version_are_always_written_and_later_ones_where_they_are_known() -> None:
+    bare = json.loads(encode_result(Result(**REQUIRED)))
+    assert list(bare) == [name for name in Result.__struct_fields__ if name not in NEW]
+    assert (bare["tier"], bare["attempt"], bare["replay_count"], bare["body"]) == (None, 1, 0, None)
+    known = Result(
+        **REQUIRED,
+        tenant="t",
+        http_status=400,
+        error_body={"error": {"param": "n", "code": None}},
+        first_token_seconds=0.5,
+        usage_added=False,
+        reply={"partition": 3},
+    )
+    assert decode_result(encode_result(known)) == known
+    assert {name: json.loads(encode_result(known))[name] for name in NEW} == {
+        name: getattr(known, name) for name in NEW
+    }
+
+
+@pytest.mark.parametrize(
+    "error_body",
+    [{"error": "x" * ERROR_BODY_BYTES_MAX}, msgspec.Raw(b'"' + b"x" * ERROR_BODY_BYTES_MAX + b'"'), object(), "\ud800"],
+)
+def test_an_error_body_that_is_too_large_or_no_json_is_left_out(error_body: Any) -> None:
+    assert "error_body" not in json.loads(encode_result(Result(**REQUIRED, error_body=error_body)))
+
+
+def test_an_error_body_of_the_most_bytes_is_kept_as_it_came() -> None:
+    raw = b'{"a":1.0, "b":"' + b"x" * (ERROR_BODY_BYTES_MAX - 17) + b'"}'
+    assert len(raw) == ERROR_BODY_BYTES_MAX
+    assert raw in encode_result(Result(**REQUIRED, error_body=msgspec.Raw(raw)))
+
+
+def test_numbers_beyond_pythons_in_an_error_body_or_a_reply_hide_no_outcome() -> None:
+    value = encode_result(Result(**REQUIRED, error_body=msgspec.Raw(b"[1e999]"), reply=msgspec.Raw(b'{"a":-1e999}')))
+    found = decode_result(value)
+    assert (found.error_body, found.reply, found.body) == ([math.inf], {"a": -math.inf}, None)

@@ -23,13 +23,13 @@ def test_a_pool_has_these_topics_and_no_other() -> None:
     assert set(specs()) == {
         *(f"forebay.p.requests.{tier}" for tier in tiers),
         *(f"forebay.p.retry.{tier}.{delay}" for tier in tiers for delay in ("1s", "5s", "30s")),
-        *(f"forebay.p.{name}" for name in ("dead-letter", "results", "control", "coordination", "audit")),
+        *(f"forebay.p.{name}" for name in ("dead-letter", "results", "streams", "control", "coordination", "audit")),
     }
 
 
 def test_every_name_the_pool_gives_is_one_of_its_topics() -> None:
     pool = Pool("p")
-    named = {pool.dead_letter, pool.results, pool.control, pool.coordination, pool.audit, *pool.retries}
+    named = {pool.dead_letter, pool.results, pool.streams, pool.control, pool.coordination, pool.audit, *pool.retries}
     assert named | {pool.requests(tier) for tier in TIERS} == set(specs())
     assert [pool.group(tier) for tier in TIERS] == ["forebay.p.high", "forebay.p.mid", "forebay.p.low"]
 
@@ -65,18 +65,19 @@ def test_a_request_is_kept_longer_than_its_deadline_can_be() -> None:
             assert int(spec.config["retention.ms"]) >= TTL_MS_MAX + DAY_MS
 
 
-def test_request_retry_results_coordination_and_control_topics_have_the_brokers_time() -> None:
+def test_request_retry_results_streams_coordination_and_control_topics_have_the_brokers_time() -> None:
     for name, spec in specs().items():
-        on_append = (
-            ".requests." in name or ".retry." in name or name.endswith((".results", ".coordination", ".control"))
-        )
+        ends = (".results", ".streams", ".coordination", ".control")
+        on_append = ".requests." in name or ".retry." in name or name.endswith(ends)
         assert (spec.config.get("message.timestamp.type") == "LogAppendTime") is on_append
 
 
-def test_control_is_compacted_and_coordination_forgets_within_minutes() -> None:
+def test_control_is_compacted_and_coordination_and_streams_forget_within_minutes() -> None:
     assert specs()["forebay.p.control"].config["cleanup.policy"] == "compact,delete"
     coordination = specs()["forebay.p.coordination"].config
     assert (coordination["retention.ms"], coordination["segment.ms"]) == ("600000", "600000")
+    streams = specs()["forebay.p.streams"].config
+    assert (streams["retention.ms"], streams["segment.ms"]) == ("600000", "120000")
 
 
 @pytest.mark.parametrize(("replication", "in_sync"), [(1, "1"), (2, "1"), (3, "2"), (5, "2")])
@@ -88,6 +89,8 @@ def test_one_replica_may_die_where_there_are_three(replication: int, in_sync: st
 def test_partitions_are_those_of_a_request_topic_and_fewer_elsewhere() -> None:
     found = specs(partitions=9)
     assert found["forebay.p.requests.low"].partitions == found["forebay.p.results"].partitions == 9
+    # The pieces of an answer lie in the partition of its result.
+    assert found["forebay.p.streams"].partitions == 9
     assert found["forebay.p.retry.low.5s"].partitions == found["forebay.p.dead-letter"].partitions == 3
     assert found["forebay.p.control"].partitions == 1
     assert all(spec.partitions == 1 for spec in specs(partitions=1).values())

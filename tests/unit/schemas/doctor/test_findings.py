@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from forebay_sandbox.kafka.local import free_port
+from forebay_schemas.contract.fronts import Front
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.doctor.clock import ProbeTimes, Skew, skew_finding, skew_of
 from forebay_schemas.doctor.credentials import credentials_findings
@@ -138,7 +139,7 @@ def test_missing_topics_are_named_with_the_command_that_makes_them() -> None:
     gone = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     found[POOL.results] = TopicFound(name=POOL.results, error=gone)
     [finding] = existence_findings(found, pool=POOL)
-    assert (finding.status, finding.detail) == (Status.FAILED, "1 of 17 missing: forebay.p.results")
+    assert (finding.status, finding.detail) == (Status.FAILED, "1 of 18 missing: forebay.p.results")
     assert "forebay topics create --pool p" in str(finding.fix)
 
 
@@ -147,7 +148,7 @@ def test_a_topic_that_may_not_be_seen_is_not_called_missing() -> None:
     found[POOL.results] = TopicFound(name=POOL.results, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     [finding] = existence_findings(found, pool=POOL)
     assert finding.status is Status.WARNING
-    assert "cannot tell whether 1 of 17 exist: forebay.p.results" in finding.detail
+    assert "cannot tell whether 1 of 18 exist: forebay.p.results" in finding.detail
 
 
 def test_drift_is_named_by_topic_and_unreadable_settings_are_no_drift() -> None:
@@ -256,3 +257,31 @@ def test_a_schema_registry_that_is_not_there_or_hangs_fails_in_time_and_none_is_
     assert hanging.status is Status.FAILED
     assert "no answer within 0.2 s" in hanging.detail
     assert check_registry(None).status is Status.SKIPPED
+
+
+def test_a_pool_made_before_streams_is_warned_of_and_works() -> None:
+    found, _ = found_as_specified()
+    gone = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    found[POOL.streams] = TopicFound(name=POOL.streams, error=gone)
+    [finding] = existence_findings(found, pool=POOL)
+    assert (finding.status, finding.detail) == (
+        Status.WARNING,
+        "forebay.p.streams is missing: answers are not streamed piece by piece",
+    )
+    assert finding.fix == "create it with: forebay topics create --pool p"
+
+
+def test_the_topic_of_a_front_is_checked_where_there_is_a_front() -> None:
+    front = Front("web")
+    found, settings = found_as_specified()
+    assert {need.access.name for need in needs_of(Role.PRODUCER, POOL, front=front)} - {
+        need.access.name for need in needs_of(Role.PRODUCER, POOL)
+    } == {front.presence}
+    gone = TopicFound(name=front.presence, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+    [finding] = existence_findings(found | {front.presence: gone}, pool=POOL, front=front)
+    assert (finding.status, finding.fix) == (Status.WARNING, "create it with: forebay topics create --front web")
+    [spec] = front.specs(replication=1)
+    found[front.presence] = topic(front.presence)
+    settings[front.presence] = dict(spec.config) | {"cleanup.policy": "delete"}
+    [drifted] = drift_findings(found, settings, pool=POOL, front=front)
+    assert "cleanup.policy is delete, should be compact,delete" in drifted.detail

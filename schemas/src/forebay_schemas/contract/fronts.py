@@ -1,0 +1,52 @@
+"""Fronts: groups of client processes (replicas) that share a name. Each follows its own partition of results. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from forebay_schemas.contract.envelope_problems import shown
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, TopicSpec
+from forebay_schemas.errors import UsageError
+
+_FRONT: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """One front, of any number of replicas and pools, and the names of its topics.
+
+    Raises ``UsageError`` for a name that is not 1 to 100 letters, digits, hyphens and underscores.
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not _FRONT.fullmatch(self.name):
+            raise UsageError(
+                "front",
+                f"{shown(self.name)} is no name of a front",
+                fix="use 1 to 100 letters, digits, hyphens and underscores",
+            )
+
+    @property
+    def presence(self) -> str:
+        """Which partition of results each live replica follows; compacted."""
+        return f"forebay-front.{self.name}.presence"
+
+    def specs(self, *, replication: int) -> list[TopicSpec]:
+        """All topics of the front. Raises ``UsageError`` for ``replication`` outside 1 to 32767."""
+        if not 1 <= replication <= 32767:
+            raise UsageError("replication", f"is {replication}", fix="give 1 for one broker, 3 in production")
+        config = {
+            "max.message.bytes": str(LATER_BYTES_MAX),
+            "min.insync.replicas": "2" if replication >= 3 else "1",
+            # Leases count on the brokers' clock.
+            "message.timestamp.type": "LogAppendTime",
+            "cleanup.policy": "compact,delete",
+            "retention.ms": str(_DAY_MS),
+            "segment.ms": "600000",
+        }
+        return [TopicSpec(name=self.presence, partitions=1, replication=replication, config=config)]
