@@ -124,7 +124,7 @@ class SharedFront:
                 continue
             while worker.read < len(self._topic) and self._topic[worker.read][0] <= now:
                 said_at, capacity = self._topic[worker.read]
-                worker.sharer.hear(capacity, max(0.0, now - said_at - RECORD_SECONDS))
+                worker.sharer.receive(capacity, max(0.0, now - said_at - RECORD_SECONDS))
                 worker.read += 1
             worker.sharer.step(now)
             worker.front.tick(now)

@@ -28,7 +28,7 @@ class FigureFile:
         self.name = str(path)
 
     async def follow(
-        self, *, heard: Callable[[EngineReading, str | None], None], failed: Callable[[str], None]
+        self, *, received: Callable[[EngineReading, str | None], None], failed: Callable[[str], None]
     ) -> None:
         """Runs until it is cancelled."""
         while True:
@@ -38,5 +38,5 @@ class FigureFile:
                 failed(str(error))
             else:
                 at = self._clock.monotonic()
-                heard(EngineReading(at=at, running_requests=figures.running, waiting_requests=figures.waiting), None)
+                received(EngineReading(at=at, running_requests=figures.running, waiting_requests=figures.waiting), None)
             await asyncio.sleep(PERIOD_SECONDS)

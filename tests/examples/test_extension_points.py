@@ -59,7 +59,7 @@ class Running:
             machine(SETTINGS), clock=clock, make_producer=lambda _: self.producer, make_backend=lambda _: backend
         )
         self.parts = build(SETTINGS, world if signals is None else replace(world, signals=signals))
-        self._heard = 0
+        self._received = 0
 
     async def until(self, done: Callable[[], bool]) -> None:
         parts = self.parts
@@ -68,10 +68,10 @@ class Running:
             parts.reporter.delivery.poll()
             parts.sharer.step(self.clock.monotonic())
             published = self.producer.delivered_to(POOL.coordination)
-            for record in published[self._heard :]:
+            for record in published[self._received :]:
                 if (capacity := decode_capacity(record.value())) is not None:
-                    parts.sharer.hear(capacity, 0.0)
-            self._heard = len(published)
+                    parts.sharer.receive(capacity, 0.0)
+            self._received = len(published)
             parts.dispatcher.tick()
             parts.executor.start_runnable()
             await asyncio.sleep(0.001)

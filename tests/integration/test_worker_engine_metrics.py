@@ -22,7 +22,7 @@ def first_reading(url: str) -> EngineReading:
         readings: asyncio.Queue[EngineReading] = asyncio.Queue()
         source = EngineMetrics(url=url + "/metrics", prefix="", clock=SystemClock())
         task = asyncio.create_task(
-            source.follow(heard=lambda reading, _: readings.put_nowait(reading), failed=lambda _: None)
+            source.follow(received=lambda reading, _: readings.put_nowait(reading), failed=lambda _: None)
         )
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

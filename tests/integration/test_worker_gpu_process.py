@@ -57,7 +57,7 @@ class Follower:
         self.problem: str | None = None
         self.errors: list[str] = []
 
-    def heard(self, reading: GpuReading, problem: str | None) -> None:
+    def received(self, reading: GpuReading, problem: str | None) -> None:
         self.reading, self.problem = reading, problem
 
     def failed(self, error: str) -> None:
@@ -73,7 +73,7 @@ class Follower:
 async def following(devices: str = "", *, hang_seconds: float = 30.0) -> AsyncIterator[Follower]:
     follower = Follower()
     process = GpuProcess(devices=device_names(devices), clock=SystemClock(), hang_seconds=hang_seconds)
-    task = asyncio.create_task(process.follow(heard=follower.heard, failed=follower.failed))
+    task = asyncio.create_task(process.follow(received=follower.received, failed=follower.failed))
     try:
         yield follower
     finally:
@@ -314,7 +314,7 @@ def test_the_process_dies_with_its_parent_even_in_a_hanging_driver(stub: NvmlStu
         "import asyncio; from forebay_schemas.clock import SystemClock; "
         "from forebay_worker.signals.gpu_process import GpuProcess; "
         "asyncio.run(GpuProcess(devices=(), clock=SystemClock()).follow("
-        "heard=lambda *_: None, failed=lambda _: None))"
+        "received=lambda *_: None, failed=lambda _: None))"
     )
     with subprocess.Popen([sys.executable, "-c", code], env=os.environ) as parent:
         (child,) = wait_until("the child", lambda: nvml_processes(parent.pid))

@@ -114,13 +114,13 @@ class MemoryTopic:
 
 
 class Post:
-    """A coordination over a topic in memory; ``heard``: the notices that it passed on."""
+    """A coordination over a topic in memory; ``received``: the notices that it passed on."""
 
     def __init__(self, *, partitions: int = 1) -> None:
         self.clock = ManualClock()
         self.topic = MemoryTopic(clock=self.clock, partitions=partitions)
         self.topics = MemoryTopics()
-        self.heard: list[Notice] = []
+        self.received: list[Notice] = []
         self.batches: list[list[tuple[Control, int]]] = []
         self.has_room = True
         self.capacities: list[tuple[Capacity, float]] = []
@@ -133,10 +133,10 @@ class Post:
             worker_id="w-1",
             clock=self.clock,
             topic_ids=self.topics,
-            hear=lambda notice, _: self.heard.append(notice),
-            hear_controls=self.batches.append,
+            receive=lambda notice, _: self.received.append(notice),
+            receive_controls=self.batches.append,
             has_room=lambda: self.has_room,
-            hear_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
+            receive_capacity=lambda capacity, age_seconds: self.capacities.append((capacity, age_seconds)),
             send=lambda notice, on_delivery: self.sent.append((notice, on_delivery)),
             explain=lambda error, topic: f"{topic}: {error.name()}",
         )
@@ -150,11 +150,11 @@ class Post:
         return [each for batch in self.batches for each in batch]
 
     def offsets(self) -> list[int]:
-        """Offsets named by the notices in ``heard``."""
-        return [offset for notice in self.heard for offset in notice.offsets]
+        """Offsets named by the notices in ``received``."""
+        return [offset for notice in self.received for offset in notice.offsets]
 
     def has_heard_until(self, moment: float) -> bool:
-        return self.coordination.heard_until >= moment
+        return self.coordination.read_until >= moment
 
 
 def says(kind: NoticeKind, *offsets: int) -> Notice:

@@ -164,22 +164,22 @@ class MemoryProducer:
 
 
 class MemoryPeers:
-    """The other workers. ``told``: notices published to them. ``can_be_told``: whether those are durable. All that they
-    publish is received at once, unless ``heard_until`` is set back."""
+    """The other workers. ``published``: notices published to them, durable if ``can_be_told``. What they publish is
+    received at once, unless ``read_until`` is set back."""
 
     def __init__(self) -> None:
         self.worker_id = "worker-1"
-        self.heard_until = float("inf")
-        self.heard_at = float("-inf")
+        self.read_until = float("inf")
+        self.read_at = float("-inf")
         self.wanted_until: float | None = None
-        self.told: list[Notice] = []
+        self.published: list[Notice] = []
         self.can_be_told = True
 
     def listen_until(self, now: float) -> None:
         self.wanted_until = now
 
-    def tell(self, notices: list[Notice]) -> bool:
-        self.told += notices
+    def publish(self, notices: list[Notice]) -> bool:
+        self.published += notices
         return self.can_be_told
 
 

@@ -98,7 +98,7 @@ class SharingStage:
     def _turn(self, member: Member) -> None:
         if not member.cut_off and member.reads_again_at <= self.now:
             for at, capacity in self.topic[member.read :]:
-                cut = member.sharing.hear(capacity, now=self.now, age_seconds=self.now - at)
+                cut = member.sharing.receive(capacity, now=self.now, age_seconds=self.now - at)
                 if cut is not None:
                     member.cut_to.append(cut)
             member.read = len(self.topic)

@@ -109,14 +109,14 @@ def _withheld_run_at_once() -> list[Patch]:
 
 @bug("finished-forgotten-at-revocation", "what finished just before a revocation is not drained")
 def _finished_forgotten_at_revocation() -> list[Patch]:
-    real = Ownership._let_go
+    real = Ownership._revoke
 
-    def let_go(self: Ownership, keys: list[Any], *, lost: bool) -> None:
+    def revoke(self: Ownership, keys: list[Any], *, lost: bool) -> None:
         for assignment in self.assignments.values():
             assignment.done.clear()
         real(self, keys, lost=lost)
 
-    return [(Ownership, "_let_go", let_go)]
+    return [(Ownership, "_revoke", revoke)]
 
 
 @bug("retry-without-delay", "a retry runs as soon as it is read")
@@ -202,13 +202,13 @@ def _metadata_ignored() -> list[Patch]:
 
 @bug("finished-notice-ignored", "the new owner does not heed that a request ended elsewhere")
 def _finished_notice_ignored() -> list[Patch]:
-    real = Assignment.heed
+    real = Assignment.apply
 
-    def heed(self: Assignment, notice: Any, now: float) -> None:
+    def apply(self: Assignment, notice: Any, now: float) -> None:
         if notice.kind is not NoticeKind.FINISHED:
             real(self, notice, now)
 
-    return [(Assignment, "heed", heed)]
+    return [(Assignment, "apply", apply)]
 
 
 @bug("dead-letter-left-out", "a request that failed for good is not kept")

@@ -22,7 +22,7 @@ from forebay_schemas.contract.offsets_metadata import (
     encode_metadata,
     runs_of,
 )
-from forebay_worker.partition.opening import LISTEN_SECONDS_MAX
+from forebay_worker.partition.opening import READ_SECONDS_MAX
 from simulation.broker import METADATA_BYTES_MAX, Key
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class Causes:
         """Whether an owner went on because it could not read the coordination topic for too long."""
         now = self._scheduler.now
         return any(
-            min(end, now) - max(start, owned.since) >= LISTEN_SECONDS_MAX - SLACK_SECONDS
+            min(end, now) - max(start, owned.since) >= READ_SECONDS_MAX - SLACK_SECONDS
             for start, end in self._away[owned.worker] + self._away[""]
         )
 

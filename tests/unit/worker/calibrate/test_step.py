@@ -134,7 +134,7 @@ def test_an_engine_that_preempts_or_is_full_is_let_go() -> None:
 
 def test_a_backend_that_falls_silent_is_let_go() -> None:
     health = Health(now=0.0)
-    health.heard(10.0)
+    health.received(10.0)
     assert health.look(10.0 + SILENT_SECONDS, engine=None, in_flight=3) is None
     assert "not a token came" in str(health.look(10.1 + SILENT_SECONDS, engine=None, in_flight=3))
     idle = Health(now=0.0)

@@ -50,7 +50,7 @@ class Machine:
         self.local.advance(seconds)
         self.broker_ms += seconds * 1000
 
-    def hear(self, *, latency_seconds: float = 0.004) -> None:
+    def receive(self, *, latency_seconds: float = 0.004) -> None:
         """A record is produced, stamped half-way and acknowledged."""
         self.advance(0.001 + latency_seconds / 2)
         stamp_ms = int(self.broker_ms)
@@ -149,7 +149,7 @@ def test_what_is_read_is_a_lower_bound_alone() -> None:
 def test_a_wrong_clock_is_right_after_one_answer(ahead_seconds: float) -> None:
     machine = Machine(ahead_seconds)
     assert machine.error_ms == pytest.approx(ahead_seconds * 1000)
-    machine.hear()
+    machine.receive()
     assert machine.error_ms == pytest.approx(0, abs=4)
     machine.advance(77.0)
     assert machine.error_ms == pytest.approx(0, abs=4)
@@ -163,16 +163,16 @@ def test_a_wrong_clock_is_right_after_one_answer(ahead_seconds: float) -> None:
 @pytest.mark.parametrize("ahead_seconds", [0.04, -0.04, 0.0])
 def test_a_clock_that_is_nearly_right_is_followed(ahead_seconds: float) -> None:
     machine = Machine(ahead_seconds)
-    machine.hear()
+    machine.receive()
     assert machine.error_ms == pytest.approx(ahead_seconds * 1000, abs=1)
     assert machine.clock.status()["is_corrected"] is False
 
 
 def test_a_clock_that_a_slow_answer_does_not_contradict_is_followed() -> None:
     machine = Machine(0.9)
-    machine.hear(latency_seconds=3.0)
+    machine.receive(latency_seconds=3.0)
     assert machine.error_ms == pytest.approx(900, abs=1)
-    machine.hear()
+    machine.receive()
     assert machine.error_ms == pytest.approx(0, abs=4)
 
 
@@ -203,7 +203,7 @@ def test_what_is_read_sets_a_slow_clock_on_while_nothing_else_is_known() -> None
     machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms) - 20))
     machine.look()
     assert machine.error_ms == pytest.approx(-20, abs=2)
-    machine.hear()
+    machine.receive()
     assert machine.error_ms == pytest.approx(0, abs=4)
 
 
@@ -211,7 +211,7 @@ def test_while_nothing_else_is_known_what_was_read_counts_lest_a_fast_clock_expi
     machine = Machine(HOUR)
     machine.clock.read(ProbeReport(stamp_ms=NOW_MS - 20))
     assert machine.error_ms == pytest.approx(-20, abs=2)
-    machine.hear()
+    machine.receive()
     assert machine.error_ms == pytest.approx(0, abs=4)
 
 
@@ -219,7 +219,7 @@ def test_while_nothing_else_is_known_what_was_read_counts_lest_a_fast_clock_expi
 @pytest.mark.parametrize("ahead_seconds", [HOUR, -HOUR])
 def test_a_clock_that_is_set_right_is_late_rather_than_early(ahead_seconds: float, latency_seconds: float) -> None:
     machine = Machine(ahead_seconds)
-    machine.hear(latency_seconds=latency_seconds)
+    machine.receive(latency_seconds=latency_seconds)
     assert -latency_seconds * 1000 <= machine.error_ms <= 0
     machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms)))
     assert -2 <= machine.error_ms <= 0, "what is read makes it sharper"
@@ -227,7 +227,7 @@ def test_a_clock_that_is_set_right_is_late_rather_than_early(ahead_seconds: floa
 
 def test_what_another_broker_stamped_does_not_set_it_on() -> None:
     machine = Machine(HOUR)
-    machine.hear()
+    machine.receive()
     machine.clock.read(ProbeReport(stamp_ms=int(machine.broker_ms) + 60_000))
     assert machine.error_ms == pytest.approx(0, abs=4)
 
@@ -238,7 +238,7 @@ def test_what_another_broker_stamped_does_not_set_it_on() -> None:
 @pytest.mark.parametrize("step_seconds", [HOUR, -HOUR, 0.2])
 def test_a_step_moves_no_deadline_and_is_asked_about_at_once(step_seconds: float) -> None:
     machine = Machine()
-    machine.hear()
+    machine.receive()
     machine.look()
     machine.local.step_wall(step_seconds)
     assert abs(machine.error_ms) < NEAR_MS
@@ -246,27 +246,27 @@ def test_a_step_moves_no_deadline_and_is_asked_about_at_once(step_seconds: float
     assert abs(machine.error_ms) < NEAR_MS
     assert machine.wants_probe()
     assert not machine.wants_probe(), "it was asked for"
-    machine.hear()
+    machine.receive()
     assert abs(machine.error_ms) < NEAR_MS
     assert machine.clock.skew_ms == pytest.approx(step_seconds * 1000, abs=4)
 
 
 def test_an_answer_that_was_under_way_at_the_step_does_not_settle_it() -> None:
     machine = Machine()
-    machine.hear()
+    machine.receive()
     machine.look()
     sent_ms = int(machine.broker_ms)
     machine.suspend(HOUR)
     machine.look()
     machine.clock.acknowledged(ProbeReport(stamp_ms=sent_ms, latency_seconds=2 * LOOK_SECONDS))
     assert machine.wants_probe()
-    machine.hear()
+    machine.receive()
     assert abs(machine.error_ms) < NEAR_MS
 
 
 def test_after_a_suspension_nothing_is_early_and_the_first_answer_sets_it_right() -> None:
     machine = Machine()
-    machine.hear()
+    machine.receive()
     machine.look()
     machine.suspend(HOUR)
     machine.look()
@@ -274,7 +274,7 @@ def test_after_a_suspension_nothing_is_early_and_the_first_answer_sets_it_right(
     assert machine.wants_probe()
     machine.advance(PROBE_SECONDS_MIN)
     assert machine.wants_probe(), "until there is an answer"
-    machine.hear()
+    machine.receive()
     assert abs(machine.error_ms) < NEAR_MS
 
 
@@ -289,10 +289,10 @@ def test_without_answers_the_local_clock_is_followed_through_its_steps() -> None
 def test_brokers_are_asked_when_nothing_else_has_told_their_time_for_a_while() -> None:
     machine = Machine()
     assert machine.wants_probe()
-    machine.hear()
+    machine.receive()
     machine.advance(PROBE_SECONDS - 1)
     assert not machine.wants_probe()
-    machine.hear()
+    machine.receive()
     machine.advance(2)
     assert not machine.wants_probe(), "a result has told it"
     machine.advance(PROBE_SECONDS)
@@ -303,12 +303,12 @@ def test_a_wrong_clock_is_told_once_and_so_is_its_end() -> None:
     machine = Machine(HOUR)
     with capture_logs() as logs:
         for _ in range(10):
-            machine.hear()
+            machine.receive()
             machine.look()
         machine.local.step_wall(-HOUR)
         machine.look()
         for _ in range(3):
-            machine.hear()
+            machine.receive()
             machine.look()
     assert [(line["event"], line["skew_seconds"]) for line in logs if "skew_seconds" in line] == [
         ("this machine's clock is wrong; going by the brokers'", pytest.approx(3_600, abs=0.01)),

@@ -81,12 +81,12 @@ def test_a_moment_is_heard_only_after_the_end_that_was_asked_for_was_read() -> N
     for offset in range(3):
         post.topic.append(says(FINISHED, offset), partition=offset % 2)
     post.coordination.listen_until(moment)
-    for heard in (1, 2):
+    for received in (1, 2):
         post.step()
-        assert len(post.heard) == heard
+        assert len(post.received) == received
         assert not post.has_heard_until(moment)
     post.step()
-    assert len(post.heard) == 3
+    assert len(post.received) == 3
     assert post.has_heard_until(moment)
 
 
@@ -205,18 +205,18 @@ def test_it_is_known_when_something_was_last_heard_that_is_waited_for_and_what_c
     post.topic.batch_max = 0
     for offset in range(2):
         post.topic.append(says(FINISHED, offset))
-    assert post.coordination.heard_at == float("-inf")
+    assert post.coordination.read_at == float("-inf")
     post.coordination.listen_until(post.clock.monotonic())
     post.step()
-    heard_at = post.coordination.heard_at
-    assert heard_at == post.clock.monotonic()
+    read_at = post.coordination.read_at
+    assert read_at == post.clock.monotonic()
     post.clock.advance(1.0)
     post.step()
-    assert post.coordination.heard_at == heard_at + 1.0
+    assert post.coordination.read_at == read_at + 1.0
     post.clock.advance(1.0)
     post.topic.append(says(FINISHED, 2))
     post.step()
-    assert post.coordination.heard_at == heard_at + 1.0, "all that was waited for had been heard"
+    assert post.coordination.read_at == read_at + 1.0, "all that was waited for had been heard"
 
 
 # What is said
@@ -224,7 +224,7 @@ def test_it_is_known_when_something_was_last_heard_that_is_waited_for_and_what_c
 
 def tell_in_background(post: Post, notices: list[Notice]) -> tuple[threading.Thread, list[bool]]:
     told: list[bool] = []
-    teller = threading.Thread(target=lambda: told.append(post.coordination.tell(notices)))
+    teller = threading.Thread(target=lambda: told.append(post.coordination.publish(notices)))
     teller.start()
     while len(post.sent) < len(notices):
         pass
@@ -233,7 +233,7 @@ def tell_in_background(post: Post, notices: list[Notice]) -> tuple[threading.Thr
 
 @pytest.mark.parametrize(("delivered", "is_told"), [([True, True], True), ([True, False], False)])
 def test_telling_waits_for_every_delivery(
-    delivered: list[bool], is_told: bool, monkeypatch: pytest.MonkeyPatch
+    delivered: list[bool], is_published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordination_module, "TELL_SECONDS_MAX", 60.0)
     post = Post()
@@ -244,17 +244,17 @@ def test_telling_waits_for_every_delivery(
     for (_, on_delivery), success in zip(post.sent, delivered, strict=True):
         on_delivery(success)
     teller.join(60)
-    assert told == [is_told]
+    assert told == [is_published]
 
 
 def test_telling_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands between a rebalance and its end."""
     monkeypatch.setattr(coordination_module, "TELL_SECONDS_MAX", 0.05)
-    assert not Post().coordination.tell([says(RUNNING, 1)])
+    assert not Post().coordination.publish([says(RUNNING, 1)])
 
 
 def test_telling_nothing_is_done_at_once() -> None:
-    assert Post().coordination.tell([])
+    assert Post().coordination.publish([])
 
 
 def test_a_capacity_is_passed_on_with_its_age_and_one_of_a_worker_long_gone_is_not() -> None:
@@ -269,4 +269,4 @@ def test_a_capacity_is_passed_on_with_its_age_and_one_of_a_worker_long_gone_is_n
     post.clock.advance(4.0)
     post.step(3)
     assert [(capacity.sequence, age) for capacity, age in post.capacities[2:]] == [(3, 0.0)], "said since it listens"
-    assert post.heard == []
+    assert post.received == []

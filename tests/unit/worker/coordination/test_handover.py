@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, RENEW_SECONDS, Notice, NoticeKind
-from forebay_worker.coordination.handover import AGAIN_SECONDS, TOLD_SECONDS_MAX, HandOvers
+from forebay_worker.coordination.handover import AGAIN_SECONDS, PUBLISH_SECONDS_MAX, HandOvers
 from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.partition.assignment import Assignment
 from simulated.works import make_assignment
@@ -32,8 +32,8 @@ class HandOverDesk:
         else:
             on_delivery(self.delivers)
 
-    def is_all_told(self) -> bool:
-        return self.hand_overs.is_all_told
+    def is_all_published(self) -> bool:
+        return self.hand_overs.is_all_published
 
     def let_go(self, *running: int, partition: int = 0) -> Assignment:
         assignment = make_assignment(partition=partition)
@@ -135,20 +135,20 @@ def test_what_ended_is_said_again_until_it_is_durable() -> None:
     finish(assignment, 3)
     assignment.claims.release(4)
     assert desk.said() == [(FINISHED, 0, [3]), (RELEASED, 0, [4])]
-    assert not desk.is_all_told()
+    assert not desk.is_all_published()
     assert desk.said() == [], "not at once: the queue is full"
     assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3]), (RELEASED, 0, [4])]
     desk.delivers = None
     finish(assignment, 5)
     assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3, 5]), (RELEASED, 0, [4])]
     assert desk.hand_overs.running_count == 0
-    assert not desk.is_all_told()
+    assert not desk.is_all_published()
     finished, released = desk.awaiting
     finished(False)
     released(True)
     desk.delivers = True
     assert desk.said(after_seconds=AGAIN_SECONDS) == [(FINISHED, 0, [3, 5])]
-    assert desk.is_all_told()
+    assert desk.is_all_published()
     assert desk.said(after_seconds=RENEW_SECONDS) == []
     assert desk.hand_overs._open == [], "nothing is kept of what is over"
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_said_for_as_long_as_anybody_would_hear_it_is_given_up() 
     desk.delivers = False
     finish(assignment, 3)
     assert desk.said() == [(FINISHED, 0, [3])]
-    assert desk.said(after_seconds=TOLD_SECONDS_MAX - 1) == [(FINISHED, 0, [3])]
+    assert desk.said(after_seconds=PUBLISH_SECONDS_MAX - 1) == [(FINISHED, 0, [3])]
     assert desk.said(after_seconds=1) == []
-    assert desk.is_all_told()
+    assert desk.is_all_published()
     assert desk.hand_overs._open == []

@@ -33,10 +33,10 @@ class EchoingSharer(Stage):
     def run(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
-            heard = len(self.said)
+            received = len(self.said)
             self.sharer.step(self.clock.monotonic())
-            for capacity in self.said[heard:]:
-                self.sharer.hear(capacity, 0.0)
+            for capacity in self.said[received:]:
+                self.sharer.receive(capacity, 0.0)
             self.clock.advance(0.05)
 
 
@@ -48,7 +48,7 @@ def test_a_record_that_breaks_the_reading_ends_nothing_and_is_told_once() -> Non
     poison = msgspec.structs.replace(echo.said[-1], worker="other", in_flight="many", sequence=9)
     with capture_logs() as logs:
         for _ in range(3):
-            echo.sharer.hear(poison, 0.0)
+            echo.sharer.receive(poison, 0.0)
             echo.run(0.2)
     assert [each["event"] for each in logs] == ["sharing failed; going on"]
     assert echo.dispatcher.gate.share_requests == 8
@@ -76,10 +76,10 @@ def test_what_a_worker_says_is_heard_however_short_or_long_its_requests_take(sec
     echo.dispatcher.shedder.answered(seconds)
     echo.dispatcher.gate.model.start_from((seconds, seconds, seconds))
     echo.run(3)
-    heard = decode_capacity(encode_capacity(echo.said[-1]))
-    assert heard == echo.said[-1]
-    assert heard is not None
-    assert heard.service_seconds == said
+    received = decode_capacity(encode_capacity(echo.said[-1]))
+    assert received == echo.said[-1]
+    assert received is not None
+    assert received.service_seconds == said
 
 
 def test_a_second_worker_of_the_same_id_is_warned_of_once() -> None:
@@ -87,7 +87,7 @@ def test_a_second_worker_of_the_same_id_is_warned_of_once() -> None:
     echo.run(3)
     with capture_logs() as logs:
         for number in range(5):
-            echo.sharer.hear(msgspec.structs.replace(echo.said[-1], incarnation=2, sequence=number + 1), 0.0)
+            echo.sharer.receive(msgspec.structs.replace(echo.said[-1], incarnation=2, sequence=number + 1), 0.0)
             echo.run(1.1)
     assert [each["event"] for each in logs] == [
         "another worker of the same id is running; give each its own FOREBAY_WORKER_ID"

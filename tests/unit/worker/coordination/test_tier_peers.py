@@ -23,9 +23,9 @@ def test_who_differs_is_named_once_whatever_its_backend_and_forgotten_when_it_is
     peers = TierPeers(worker="w", times=DEFAULT_TIER_TIMES)
     with capture_logs() as logs:
         for second in range(5):
-            peers.hear(make_capacity("w", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
-            peers.hear(make_capacity("same", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
-            peers.hear(make_capacity("other", LONG), now=second, age_seconds=0)
+            peers.receive(make_capacity("w", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
+            peers.receive(make_capacity("same", DEFAULT_TIER_TIMES), now=second, age_seconds=0)
+            peers.receive(make_capacity("other", LONG), now=second, age_seconds=0)
     assert warned(logs) == [("other", SAID)]
     status = peers.status(5)
     assert status["differing"] == [{"worker": "other", "difference": SAID}]
@@ -36,10 +36,10 @@ def test_who_differs_is_named_once_whatever_its_backend_and_forgotten_when_it_is
 def test_a_worker_that_leaves_or_comes_round_differs_no_more() -> None:
     peers = TierPeers(worker="w", times=DEFAULT_TIER_TIMES)
     with capture_logs() as logs:
-        peers.hear(make_capacity("a", LONG), now=0, age_seconds=0)
-        peers.hear(make_capacity("a", DEFAULT_TIER_TIMES), now=1, age_seconds=0)
-        peers.hear(make_capacity("b", LONG), now=1, age_seconds=0)
-        peers.hear(make_capacity("b", LONG, draining=True), now=2, age_seconds=0)
-        peers.hear(make_capacity("c", LONG), now=2, age_seconds=GONE_SECONDS)
+        peers.receive(make_capacity("a", LONG), now=0, age_seconds=0)
+        peers.receive(make_capacity("a", DEFAULT_TIER_TIMES), now=1, age_seconds=0)
+        peers.receive(make_capacity("b", LONG), now=1, age_seconds=0)
+        peers.receive(make_capacity("b", LONG, draining=True), now=2, age_seconds=0)
+        peers.receive(make_capacity("c", LONG), now=2, age_seconds=GONE_SECONDS)
     assert peers.status(2)["differing"] == []
     assert [worker for worker, _ in warned(logs)] == ["a", "b"]

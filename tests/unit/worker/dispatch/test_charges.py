@@ -263,7 +263,7 @@ def test_one_that_waits_for_evidence_is_cancelled_when_somebody_asks_for_it() ->
     stage.accept(*works(2))
     bad, _ = stage.take_all()
     stage.dispatcher.failed(bad, status_failure(500))
-    stage.dispatcher.controls.hear(Control(action=ControlAction.CANCEL, request_id="r-0", at=0, by="t"), NOW_MS)
+    stage.dispatcher.controls.receive(Control(action=ControlAction.CANCEL, request_id="r-0", at=0, by="t"), NOW_MS)
     stage.tick()
     assert stage.outcomes() == [("r-0", "cancelled")]
 

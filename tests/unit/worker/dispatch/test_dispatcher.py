@@ -182,7 +182,7 @@ def test_a_request_that_ran_alone_when_its_worker_died_is_not_run_again() -> Non
 def test_a_cancel_that_another_thread_has_just_heard_holds_for_what_is_accepted_after_it() -> None:
     stage = Stage()
     cancel = Control(action=ControlAction.CANCEL, request_id="r", at=0, by="me")
-    stage.dispatcher.controls.heard.append((cancel, NOW_MS))
+    stage.dispatcher.controls.received.append((cancel, NOW_MS))
     stage.accept(make_work(request_id="r"))
     assert stage.dispatcher.take() is None
     assert [result.status for result in stage.results()] == [Status.CANCELLED]

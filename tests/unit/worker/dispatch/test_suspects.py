@@ -216,7 +216,7 @@ def test_a_partition_that_is_given_up_ends_the_trial(phase: Phase) -> None:
     given = [court.step() for _ in range(3)]
     if phase is Phase.NAMING:
         assert given[0] is work, "for dispatch to give it back"
-        court.suspects.let_go(work, court.now)
+        court.suspects.release(work, court.now)
         court.step()
     assert court.is_idle()
 
@@ -225,7 +225,7 @@ def test_who_is_not_started_after_all_stays_a_suspect() -> None:
     work = make_suspect()
     court = Court(work)
     court.run_alone(work)
-    court.suspects.let_go(work, court.now)
+    court.suspects.release(work, court.now)
     assert work.crashes == SUSPECT_CRASHES
     commit(work)
     assert work.assignment.crashes_of(0) == SUSPECT_CRASHES

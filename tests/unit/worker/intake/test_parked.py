@@ -74,7 +74,7 @@ def says(kind: NoticeKind, *said: int) -> Notice:
 def test_withheld_requests_leave_when_their_former_owner_gives_them_back() -> None:
     held, assignment = handed_over(0, 1, 2)
     assert held.take_released(assignment) == []
-    assignment.heed(says(NoticeKind.RELEASED, 1), 0.0)
+    assignment.apply(says(NoticeKind.RELEASED, 1), 0.0)
     assert offsets(held.take_released(assignment)) == [1]
     assert held.take_released(assignment) == []
     assert len(held) == 2
@@ -82,7 +82,7 @@ def test_withheld_requests_leave_when_their_former_owner_gives_them_back() -> No
 
 def test_withheld_requests_that_their_former_owner_finished_are_dropped() -> None:
     held, assignment = handed_over(0, 1, 2)
-    assignment.heed(says(NoticeKind.FINISHED, 0, 2), 0.0)
+    assignment.apply(says(NoticeKind.FINISHED, 0, 2), 0.0)
     assert held.take_released(assignment) == []
     assert len(held) == 1
 

@@ -11,7 +11,7 @@ from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice
 from forebay_schemas.contract.offsets_metadata import CommitMetadata, runs_of
 from forebay_worker.bounds import Bounds
 from forebay_worker.partition.notices import KEPT_SECONDS
-from forebay_worker.partition.opening import FLOOD_SECONDS_MAX, LISTEN_SECONDS_MAX
+from forebay_worker.partition.opening import FLOOD_SECONDS_MAX, READ_SECONDS_MAX
 from simulated.bay import (
     FINISHED,
     P0,
@@ -32,16 +32,16 @@ from simulated.ports import Key
 
 def test_a_partition_is_not_read_before_all_is_heard_that_was_said_until_it_was_assigned() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = bay.clock.monotonic() - 0.1
+    bay.peers.read_until = bay.clock.monotonic() - 0.1
     bay.step(5)
     assert bay.offsets() == []
     assert bay.is_paused()
     wanted = bay.peers.wanted_until
     assert wanted is not None, "it asks to be told how far it has heard"
-    bay.peers.heard_until = wanted - 0.001
+    bay.peers.read_until = wanted - 0.001
     bay.step(2)
     assert bay.offsets() == []
-    bay.peers.heard_until = wanted
+    bay.peers.read_until = wanted
     bay.step()
     assert bay.offsets() == [0, 1, 2, 3, 4]
 
@@ -63,10 +63,10 @@ def test_what_the_group_gives_to_one_that_is_leaving_is_not_asked_about(monkeypa
 
 def test_what_is_heard_while_a_partition_opens_counts() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step(2)
-    bay.intake.hear(last_commit(2, CommitMetadata(finished=((3, 1),), handed_over=((2, 0),))))
-    bay.peers.heard_until = bay.clock.monotonic()
+    bay.intake.receive(last_commit(2, CommitMetadata(finished=((3, 1),), handed_over=((2, 0),))))
+    bay.peers.read_until = bay.clock.monotonic()
     bay.step(3)
     assert bay.offsets() == [4]
     assert bay.intake.held_records == 1
@@ -75,7 +75,7 @@ def test_what_is_heard_while_a_partition_opens_counts() -> None:
 def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies below is not fetched to be skipped record by record."""
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step(2)
     looks: list[Key] = []
 
@@ -85,8 +85,8 @@ def test_after_a_last_commit_reading_begins_where_it_stands(monkeypatch: pytest.
         return 0, 5
 
     monkeypatch.setattr(bay.consumer, "get_watermark_offsets", look)
-    bay.intake.hear(last_commit(3, CommitMetadata()))
-    bay.peers.heard_until = bay.clock.monotonic()
+    bay.intake.receive(last_commit(3, CommitMetadata()))
+    bay.peers.read_until = bay.clock.monotonic()
     bay.step(2)
     assert bay.offsets() == [3, 4]
     assert looks == []
@@ -96,22 +96,22 @@ def test_who_has_not_heard_what_was_said_of_a_partition_commits_nothing_of_it_an
     """It would say that offset 1 killed its worker, and the next owner could not tell that it is wrong."""
     bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),)))
     before = bay.consumer.committed_by_group[P0]
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.settle()
     assert bay.consumer.committed_by_group[P0] == before
     bay.consumer.commit_error = REFUSED
     bay.consumer.revoke(P0)
     bay.step()
     assert bay.consumer.committed_by_group[P0] == before
-    assert bay.peers.told == []
+    assert bay.peers.published == []
 
 
 def test_a_partition_is_committed_as_soon_as_it_is_opened() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata(running=((1, 0),)))
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step(3)
-    bay.intake.hear(last_commit(1, CommitMetadata(released=True)))
-    bay.peers.heard_until = bay.clock.monotonic()
+    bay.intake.receive(last_commit(1, CommitMetadata(released=True)))
+    bay.peers.read_until = bay.clock.monotonic()
     bay.step(2)
     assert bay.committed() == 1
     assert said_by(*bay.consumer.committed_by_group[P0]) == CommitMetadata(), "nobody died of offset 1"
@@ -120,9 +120,9 @@ def test_a_partition_is_committed_as_soon_as_it_is_opened() -> None:
 def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
     """The coordination topic has no leader, say: nothing may wait for it for ever."""
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step()
-    bay.clock.advance(LISTEN_SECONDS_MAX - 1.0)
+    bay.clock.advance(READ_SECONDS_MAX - 1.0)
     bay.step()
     assert bay.offsets() == []
     bay.clock.advance(1.0)
@@ -133,12 +133,12 @@ def test_a_partition_whose_peers_cannot_be_heard_is_read_in_the_end() -> None:
 def test_a_partition_waits_while_what_its_peers_said_is_still_being_read_but_not_for_ever() -> None:
     """A million cancels take longer to read than nothing may take to come."""
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step()
     opens_at = bay.clock.monotonic() + FLOOD_SECONDS_MAX
     while bay.clock.monotonic() < opens_at - 1.0:
         bay.clock.advance(0.5)
-        bay.peers.heard_at = bay.clock.monotonic()
+        bay.peers.read_at = bay.clock.monotonic()
         bay.step()
         assert bay.offsets() == []
     bay.clock.advance(2.0)
@@ -148,11 +148,11 @@ def test_a_partition_waits_while_what_its_peers_said_is_still_being_read_but_not
 
 def test_a_partition_is_opened_when_its_peers_fall_silent_while_they_are_heard() -> None:
     bay = bay_before_assignment(metadata=CommitMetadata())
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.step()
     bay.clock.advance(5.0)
-    bay.peers.heard_at = bay.clock.monotonic()
-    bay.clock.advance(LISTEN_SECONDS_MAX - 1.0)
+    bay.peers.read_at = bay.clock.monotonic()
+    bay.clock.advance(READ_SECONDS_MAX - 1.0)
     bay.step()
     assert bay.offsets() == []
     bay.clock.advance(1.5)
@@ -162,7 +162,7 @@ def test_a_partition_is_opened_when_its_peers_fall_silent_while_they_are_heard()
 
 def test_one_partition_that_opens_holds_up_no_other() -> None:
     bay = bay_with(0, key=P1)
-    bay.peers.heard_until = bay.clock.monotonic()
+    bay.peers.read_until = bay.clock.monotonic()
     bay.clock.advance(1.0)
     bay.fill(P0, 0)
     bay.fill(P1, 1)
@@ -192,11 +192,11 @@ def test_what_was_heard_before_the_assignment_is_not_forgotten(
 ) -> None:
     bay = bay_before_assignment(metadata=CommitMetadata(), records=3)
     for each in notices:
-        bay.intake.hear(each)
+        bay.intake.receive(each)
     bay.consumer._during_poll.clear()
     bay.step()
     bay.clock.advance(seconds_ago - 0.2)
-    bay.intake.hear(Notice(kind=FINISHED, worker="other", topic="another", partition=0, offsets=[2]))
+    bay.intake.receive(Notice(kind=FINISHED, worker="other", topic="another", partition=0, offsets=[2]))
     bay.consumer.assign(P0)
     bay.step(2)
     assert sorted(bay.offsets()) == runs
@@ -217,7 +217,7 @@ def handed_over_bay() -> Bay:
 def test_what_a_former_owner_finishes_is_never_run_here_and_is_committed() -> None:
     bay = handed_over_bay()
     bay.finish(0, 2, 4)
-    bay.intake.hear(says(FINISHED, 1, 3))
+    bay.intake.receive(says(FINISHED, 1, 3))
     bay.settle()
     assert bay.offsets() == [0, 2, 4]
     assert bay.committed() == 5
@@ -226,7 +226,7 @@ def test_what_a_former_owner_finishes_is_never_run_here_and_is_committed() -> No
 
 def test_what_a_former_owner_gives_back_runs_here_at_once() -> None:
     bay = handed_over_bay()
-    bay.intake.hear(says(RELEASED, 1))
+    bay.intake.receive(says(RELEASED, 1))
     bay.step()
     assert bay.offsets() == [0, 2, 4, 1]
     assert bay.handed[-1].crashes == 1, "nobody died of it meanwhile"
@@ -235,7 +235,7 @@ def test_what_a_former_owner_gives_back_runs_here_at_once() -> None:
 def test_what_a_silent_former_owner_ran_runs_here_with_one_more_crash() -> None:
     bay = handed_over_bay()
     bay.clock.advance(5.0)
-    bay.intake.hear(says(RUNNING, 3))
+    bay.intake.receive(says(RUNNING, 3))
     bay.step()
     bay.clock.advance(LEASE_SECONDS - 5.0)
     bay.step()

@@ -150,14 +150,14 @@ def test_an_assignment_that_fails_oddly_is_made_good_and_loses_nothing(fails: st
     bay.fill(P0, *range(6))
     text = encode_metadata(2, CommitMetadata(finished=((4, 1),)))
     bay.consumer.committed_by_group[P0] = (2, text)
-    bay.peers.heard_until = 0.0
+    bay.peers.read_until = 0.0
     bay.consumer.assign(P0)
     bay.step(2)
     bay.consumer.committed_error = None
     bay.clock.advance(ASK_AGAIN_SECONDS)
     bay.step(3)
     assert bay.offsets() == [], "its peers have not been heard"
-    bay.peers.heard_until = bay.clock.monotonic()
+    bay.peers.read_until = bay.clock.monotonic()
     bay.step(2)
     assert bay.offsets() == [2, 3, 5]
     bay.finish(2, 3, 5)
@@ -167,7 +167,7 @@ def test_an_assignment_that_fails_oddly_is_made_good_and_loses_nothing(fails: st
 
 def test_nothing_is_committed_for_a_partition_whose_letting_go_failed_oddly(monkeypatch: pytest.MonkeyPatch) -> None:
     bay = bay_with(0, 1)
-    monkeypatch.setattr(bay.peers, "tell", explode)
+    monkeypatch.setattr(bay.peers, "publish", explode)
     bay.consumer.commit_error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     bay.consumer.revoke(P0)
     bay.step()
@@ -182,7 +182,7 @@ def test_nothing_is_committed_for_a_partition_whose_letting_go_failed_oddly(monk
 
 def test_callbacks_never_raise_whatever_happens_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
     bay = bay_with(0, 1)
-    for name in ("_assign", "_let_go"):
+    for name in ("_assign", "_revoke"):
         monkeypatch.setattr(bay.intake._ownership, name, explode)
     bay.consumer.assign(P1)
     bay.consumer.revoke(P0)

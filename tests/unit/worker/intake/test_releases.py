@@ -23,7 +23,7 @@ def test_a_lost_partition_is_not_handed_over_and_its_requests_know_it() -> None:
     bay.consumer.lose(P0)
     bay.step()
     assert bay.handed_over == []
-    assert bay.peers.told == []
+    assert bay.peers.published == []
     assert bay.handed[0].assignment.lost
 
 
@@ -53,7 +53,7 @@ def test_a_last_commit_that_is_refused_is_told_to_the_others() -> None:
     bay.consumer.commit_error = REFUSED
     bay.consumer.revoke(P0)
     bay.step()
-    notice, running = bay.peers.told
+    notice, running = bay.peers.published
     assert (running.kind, running.offsets) == (RUNNING, [1])
     assert (notice.kind, notice.worker, notice.topic, notice.partition) == (
         NoticeKind.LAST_COMMIT,
@@ -75,7 +75,7 @@ def test_only_the_partitions_whose_last_commit_is_refused_are_told() -> None:
     bay.consumer.commit_partition_errors[P1] = REFUSED
     bay.consumer.revoke(P0, P1)
     bay.step()
-    assert [notice.partition for notice in bay.peers.told] == [1]
+    assert [notice.partition for notice in bay.peers.published] == [1]
     assert bay.committed(P0) == 0
 
 
@@ -83,7 +83,7 @@ def test_a_last_commit_that_is_taken_is_not_told() -> None:
     bay = bay_with(0)
     bay.consumer.revoke(P0)
     bay.step()
-    assert bay.peers.told == []
+    assert bay.peers.published == []
 
 
 def test_what_runs_on_is_said_before_the_partition_is_let_go_of() -> None:
@@ -92,7 +92,7 @@ def test_what_runs_on_is_said_before_the_partition_is_let_go_of() -> None:
     bay.handed[1].assignment.claims.claim(1)
     bay.consumer.revoke(P0)
     bay.step()
-    [notice] = bay.peers.told
+    [notice] = bay.peers.published
     assert (notice.kind, notice.partition, notice.offsets) == (RUNNING, 0, [1])
 
 
@@ -107,7 +107,7 @@ def test_a_last_commit_in_the_middle_of_a_rebalance_is_made_again_for_half_a_sec
     assert LAST_COMMIT_SECONDS_MAX <= bay.clock.monotonic() - began < 1.0, "it lets go within a second all the same"
     last_ones = [offsets for offsets, asynchronous in bay.consumer.commits if not asynchronous]
     assert len(last_ones) > 3
-    assert len(bay.peers.told) == 1
+    assert len(bay.peers.published) == 1
 
 
 def test_another_error_of_a_last_commit_does_not_pass_by_waiting() -> None:
@@ -127,7 +127,7 @@ def test_who_is_no_member_any_more_says_and_hands_over_nothing(code: int) -> Non
     bay.consumer.commit_error = KafkaError(code)
     bay.consumer.revoke(P0)
     bay.step()
-    assert (bay.peers.told, bay.handed_over, bay.assigned()) == ([], [], [])
+    assert (bay.peers.published, bay.handed_over, bay.assigned()) == ([], [], [])
     assert bay.handed[1].assignment.lost
 
 
@@ -151,8 +151,8 @@ def test_a_partition_that_comes_back_begins_with_what_was_told_when_it_went() ->
     bay.consumer.revoke(P0)
     bay.step()
     bay.consumer.commit_error = None
-    for each in bay.peers.told:
-        bay.intake.hear(each)
+    for each in bay.peers.published:
+        bay.intake.receive(each)
     bay.consumer.assign(P0)
     bay.step(3)
     assert bay.offsets() == [0, 1, 2], "1 still runs here, for its former assignment"

@@ -190,7 +190,7 @@ def test_a_last_commit_that_is_told_ends_the_doubt() -> None:
     bay = crashed(0, 1)
     assert bay.offsets() == []
     told = CommitMetadata(finished=((1, 1),), released=True, outcomes_since_ms=SINCE_MS)
-    bay.intake.hear(
+    bay.intake.receive(
         Notice(
             kind=NoticeKind.LAST_COMMIT,
             worker="w-2",
@@ -216,7 +216,7 @@ def test_what_an_owner_said_when_it_let_go_ends_no_doubt_of_what_a_later_owner_r
         committed=0,
         metadata=encode_metadata(0, told),
     )
-    bay.intake.hear(notice)
+    bay.intake.receive(notice)
     bay.step()
     assert bay.offsets() == []
     look_ends(bay, ("0-0", 0))

@@ -91,12 +91,12 @@ def test_a_topic_made_anew_is_read_from_its_first_record_though_it_is_as_long_as
 @pytest.mark.parametrize(("of_topic", "is_withheld"), [(1, True), (None, True), (7, False)])
 def test_what_a_former_owner_says_counts_for_its_topic_alone(of_topic: int | None, is_withheld: bool) -> None:
     bay = bay_assigned(*range(3))
-    bay.peers.heard_until = float("-inf")
+    bay.peers.read_until = float("-inf")
     bay.step()
     for kind, offset in ((NoticeKind.RUNNING, 0), (NoticeKind.FINISHED, 1)):
         notice = Notice(kind=kind, worker="other", topic=TOPIC, partition=0, offsets=[offset], topic_id=of_topic)
-        bay.intake.hear(notice)
-    bay.peers.heard_until = float("inf")
+        bay.intake.receive(notice)
+    bay.peers.read_until = float("inf")
     bay.step(3)
     assert bay.offsets() == ([2] if is_withheld else [0, 1, 2])
 

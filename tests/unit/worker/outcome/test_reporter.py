@@ -212,14 +212,14 @@ NOTICE = Notice(kind=NoticeKind.FINISHED, worker="worker-1", topic="t", partitio
 
 def test_a_notice_goes_to_the_coordination_topic_and_says_when_it_is_durable() -> None:
     desk = Outcomes()
-    heard: list[bool] = []
-    desk.reporter.announcer.send_notice(NOTICE, heard.append)
-    assert heard == []
+    received: list[bool] = []
+    desk.reporter.announcer.send_notice(NOTICE, received.append)
+    assert received == []
     desk.poll()
     [record] = desk.producer.delivered
     assert (record.topic(), record.key()) == (POOL.coordination, b"worker-1")
     assert decode_notice(record.value() or b"") == NOTICE
-    assert heard == [True]
+    assert received == [True]
     assert desk.settled(), "a notice is no outcome"
 
 
@@ -232,8 +232,8 @@ def test_a_notice_that_fails_says_so_and_is_not_made_again(how: str) -> None:
         desk.producer.queue_free = 0
     else:
         desk.producer.fail = failing(1)
-    heard: list[bool] = []
-    desk.reporter.announcer.send_notice(NOTICE, heard.append)
+    received: list[bool] = []
+    desk.reporter.announcer.send_notice(NOTICE, received.append)
     desk.poll(AGAIN_SECONDS)
     desk.poll(AGAIN_SECONDS)
-    assert (heard, desk.producer.delivered) == ([False], [])
+    assert (received, desk.producer.delivered) == ([False], [])

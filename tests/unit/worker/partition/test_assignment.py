@@ -9,7 +9,7 @@ import pytest
 
 from forebay_schemas.contract.coordination import LEASE_SECONDS, Notice
 from forebay_schemas.contract.offsets_metadata import CommitMetadata
-from forebay_worker.partition.assignment import DEAF_SECONDS_MAX, Verdict
+from forebay_worker.partition.assignment import UNREAD_SECONDS_MAX, Verdict
 from forebay_worker.partition.claims import Claims
 from simulated.owners import (
     BEGAN,
@@ -165,7 +165,7 @@ def test_what_was_handed_over_waits_for_its_former_owner(
     assignment = make_assignment(metadata=metadata, now=BEGAN)
     assert receive_all(assignment, 2) == [RUN, WITHHOLD]
     for notice in notices:
-        assignment.heed(notice, BEGAN + 5)
+        assignment.apply(notice, BEGAN + 5)
     assignment.end_leases(BEGAN + after_seconds)
     assert assignment.is_withheld(1) is then.withheld
     assert assignment.is_finished(1) is then.finished
@@ -183,14 +183,14 @@ def test_each_offset_has_a_lease_of_its_own() -> None:
     """Two former owners: that one lives must not hold back what the other one died of."""
     assignment = drawn("hh")
     for seconds in (3, 6, 9):
-        assignment.heed(says(RUNNING, 1), BEGAN + seconds)
+        assignment.apply(says(RUNNING, 1), BEGAN + seconds)
     assert assignment.end_leases(BEGAN + LEASE_SECONDS)
     assert [assignment.is_withheld(offset) for offset in (0, 1)] == [False, True]
 
 
 def test_what_a_former_owner_finished_is_committed_and_never_run() -> None:
     assignment = drawn("h.")
-    assignment.heed(says(FINISHED, 0), BEGAN)
+    assignment.apply(says(FINISHED, 0), BEGAN)
     assert receive_all(assignment, 2) == [SKIP, RUN]
     assert assignment.commit() == (1, "")
 
@@ -201,7 +201,7 @@ def test_one_that_died_after_all_may_still_say_that_it_finished() -> None:
     receive_all(assignment, 2)
     assignment.end_leases(BEGAN + LEASE_SECONDS)
     assignment.claims.claim(0)
-    assignment.heed(says(FINISHED, 0), BEGAN + LEASE_SECONDS + 1)
+    assignment.apply(says(FINISHED, 0), BEGAN + LEASE_SECONDS + 1)
     assert assignment.commit() == (1, "")
 
 
@@ -258,13 +258,13 @@ def test_silence_counts_only_while_one_can_hear() -> None:
     end = BEGAN + LEASE_SECONDS
     assert assignment.lease_due(end - 0.1) is None
     assert assignment.lease_due(end + 5) == end
-    assert not assignment.end_leases(end + 5, heard_until=end - 0.1)
+    assert not assignment.end_leases(end + 5, read_until=end - 0.1)
     assert assignment.is_withheld(7)
-    assert assignment.end_leases(end + 5, heard_until=end)
+    assert assignment.end_leases(end + 5, read_until=end)
 
 
 def test_who_can_never_hear_does_not_withhold_for_ever() -> None:
     assignment = make_assignment(committed=7, metadata=CommitMetadata(handed_over=((7, 0),)), now=BEGAN)
-    end = BEGAN + LEASE_SECONDS + DEAF_SECONDS_MAX
-    assert not assignment.end_leases(end - 0.1, heard_until=BEGAN)
-    assert assignment.end_leases(end, heard_until=BEGAN)
+    end = BEGAN + LEASE_SECONDS + UNREAD_SECONDS_MAX
+    assert not assignment.end_leases(end - 0.1, read_until=BEGAN)
+    assert assignment.end_leases(end, read_until=BEGAN)

@@ -40,7 +40,7 @@ def former_owner(*, handed_over_crashes: int = 0) -> Assignment:
 def test_a_refused_last_commit_that_is_told_counts_like_one_that_was_taken(received: int) -> None:
     assignment = make_assignment(now=BEGAN)
     receive_all(assignment, received)
-    assignment.heed(last_commit_of(former_owner()), BEGAN)
+    assignment.apply(last_commit_of(former_owner()), BEGAN)
     verdicts = receive_all(assignment, 6)[received:]
     assert verdicts == [SKIP, SKIP, WITHHOLD, SKIP, RUN, RUN][received:]
     assert assignment.crashes_of(4) == 1
@@ -53,7 +53,7 @@ def test_a_refused_last_commit_that_is_told_counts_like_one_that_was_taken(recei
 def test_a_last_commit_that_is_told_lowers_nothing() -> None:
     assignment = drawn("ooooo", committed=10)
     assert [assignment.receive(offset) for offset in range(10, 16)] == [SKIP] * 5 + [RUN]
-    assignment.heed(last_commit_of(former_owner()), BEGAN)
+    assignment.apply(last_commit_of(former_owner()), BEGAN)
     assert assignment.commit() == (15, "")
 
 
@@ -61,13 +61,13 @@ def test_a_last_commit_that_is_told_lowers_nothing() -> None:
 def test_a_last_commit_with_foreign_metadata_still_says_how_far_it_came(text: str) -> None:
     notice = Notice(kind=LAST_COMMIT, worker="other", topic="t", partition=0, committed=3, metadata=text)
     assignment = drawn("h....")
-    assignment.heed(notice, BEGAN)
+    assignment.apply(notice, BEGAN)
     assert receive_all(assignment, 4) == [SKIP, SKIP, SKIP, RUN]
 
 
 def test_a_last_commit_without_an_offset_says_nothing() -> None:
     assignment = drawn("..")
-    assignment.heed(says(LAST_COMMIT), BEGAN)
+    assignment.apply(says(LAST_COMMIT), BEGAN)
     assert receive_all(assignment, 2) == [RUN, RUN]
 
 
@@ -77,7 +77,7 @@ def test_a_last_commit_heard_late_spoils_no_commit_of_what_runs_here_already() -
     receive_all(assignment, 5)
     for offset in (2, 4):
         assignment.claims.claim(offset)
-    assignment.heed(last_commit_of(former_owner()), BEGAN)
+    assignment.apply(last_commit_of(former_owner()), BEGAN)
     assert metadata_of(assignment.commit()) == CommitMetadata(finished=((3, 1),), running=((2, 0), (4, 1)))
     finish(assignment, 2)
     assert not assignment.end_leases(BEGAN + LEASE_SECONDS)
@@ -107,7 +107,7 @@ def test_only_those_that_ran_when_their_worker_died_are_charged() -> None:
     let_go = metadata_of(third.close()[1])
     fourth = make_assignment(metadata=let_go, now=BEGAN)
     receive_all(fourth, 4)
-    fourth.heed(says(RELEASED, 2), BEGAN)
+    fourth.apply(says(RELEASED, 2), BEGAN)
     assert [fourth.crashes_of(offset) for offset in range(4)] == [0, 2, 1, 1], "who lets go in order has not died"
 
 
@@ -194,7 +194,7 @@ def test_an_owner_that_left_no_mark_died(committed: int | None, said: CommitMeta
 def test_a_commit_that_was_refused_is_heard_of_as_a_notice_and_tells_that_its_owner_let_go() -> None:
     assignment = taken_over(CommitMetadata())
     died = [assignment.last_owner_died]
-    assignment.heed(last_commit_of(drawn("..")), BEGAN)
+    assignment.apply(last_commit_of(drawn("..")), BEGAN)
     assert [*died, assignment.last_owner_died] == [True, False]
     assert not assignment.claims.must_be_named(0)
 
@@ -216,7 +216,7 @@ def test_a_last_commit_that_is_told_says_nothing_of_a_later_owner(said_by_ms: in
     notice = Notice(
         kind=LAST_COMMIT, worker="other", topic="t", partition=0, committed=0, metadata=encode_metadata(0, said)
     )
-    assignment.heed(notice, BEGAN)
+    assignment.apply(notice, BEGAN)
     assert assignment.last_owner_died is not is_heeded
     assert (assignment.doubt is None) is is_heeded
     assert assignment.crashes_of(1) == (0 if is_heeded else 1)
@@ -228,7 +228,7 @@ def test_each_owner_says_that_it_came_after_those_that_it_knew_of_whatever_the_c
     second = taken_over(metadata_of(first.commit()), now_ms=4_000)
     third = taken_over(metadata_of(first.commit()), now_ms=6_000)
     assert [each.owned_since_ms for each in (first, second, third)] == [5_000, 5_001, 6_000]
-    second.heed(last_commit_of(third), BEGAN)
+    second.apply(last_commit_of(third), BEGAN)
     assert metadata_of(second.commit()).owned_since_ms == 6_001
 
 
@@ -246,11 +246,11 @@ def test_a_worker_that_is_heard_of_did_not_die_although_its_last_commit_says_run
     """The commit that hands over was refused, the one before it counts, and the hand-over is heard of by notices."""
     assignment = drawn("x1")
     assert assignment.crashes_of(0) == 1
-    assignment.heed(says(RUNNING, 0, 1), BEGAN)
+    assignment.apply(says(RUNNING, 0, 1), BEGAN)
     assert [assignment.is_withheld(offset) for offset in (0, 1)] == [True, True]
-    assignment.heed(says(RELEASED, 0, 1), BEGAN)
+    assignment.apply(says(RELEASED, 0, 1), BEGAN)
     assert [assignment.crashes_of(offset) for offset in (0, 1)] == [0, 1]
-    assignment.heed(says(RUNNING, 0), BEGAN)
+    assignment.apply(says(RUNNING, 0), BEGAN)
     assert receive_all(assignment, 2) == [WITHHOLD, RUN]
     assignment.end_leases(BEGAN + LEASE_SECONDS)
     assert assignment.crashes_of(0) == 1, "acquitted once, not twice"
@@ -260,14 +260,14 @@ def test_what_was_received_already_is_not_withheld_any_more() -> None:
     """It may run here since: whoever says so late does not take it back."""
     assignment = drawn("..")
     receive_all(assignment, 1)
-    assignment.heed(says(RUNNING, 0, 1), BEGAN)
+    assignment.apply(says(RUNNING, 0, 1), BEGAN)
     assert [assignment.is_withheld(offset) for offset in (0, 1)] == [False, True]
 
 
 def test_what_is_heard_of_twice_keeps_its_crashes() -> None:
     assignment = make_assignment(metadata=CommitMetadata(handed_over=((0, 1),)), now=BEGAN)
-    assignment.heed(says(RUNNING, 0), BEGAN)
-    assignment.heed(says(RELEASED, 0), BEGAN)
+    assignment.apply(says(RUNNING, 0), BEGAN)
+    assignment.apply(says(RELEASED, 0), BEGAN)
     assert assignment.crashes_of(0) == 1
 
 
@@ -283,12 +283,12 @@ def test_what_went_back_to_its_lane_before_the_last_commit_was_not_running(refus
     assert notice.committed is not None
     read = earlier if refused else (notice.committed, notice.metadata or "")
     assignment = make_assignment(metadata=metadata_of(read), now=BEGAN)
-    assignment.heed(notice, BEGAN)
+    assignment.apply(notice, BEGAN)
     assert receive_all(assignment, 1) == [RUN]
     assert assignment.crashes_of(0) == 0
 
 
 def test_what_is_finished_is_not_expected() -> None:
     assignment = drawn("oo.o", committed=4)
-    assignment.heed(says(RUNNING, 1, 4, 7), BEGAN)
+    assignment.apply(says(RUNNING, 1, 4, 7), BEGAN)
     assert not any(assignment.is_withheld(offset) for offset in (1, 4, 7))

@@ -32,18 +32,18 @@ LAST_COMMIT = Notice(
 )
 
 
-def told(*heard: tuple[float, Notice], metadata: CommitMetadata | None = None) -> Assignment:
+def told(*received: tuple[float, Notice], metadata: CommitMetadata | None = None) -> Assignment:
     """A new assignment with these notices, received the given seconds ago."""
     notices = RecentNotices()
-    for seconds_ago, notice in heard:
-        notices.hear(notice, NOW - seconds_ago)
+    for seconds_ago, notice in received:
+        notices.receive(notice, NOW - seconds_ago)
     assignment = make_assignment(now=NOW, metadata=metadata or CommitMetadata())
-    notices.tell(assignment, NOW)
+    notices.apply_to(assignment, NOW)
     return assignment
 
 
 @pytest.mark.parametrize(
-    ("heard", "verdicts"),
+    ("received", "verdicts"),
     [
         pytest.param([], [RUN, RUN, RUN], id="nothing"),
         pytest.param([(KEPT_SECONDS, says(FINISHED, 1))], [RUN, SKIP, RUN], id="finished: for a minute"),
@@ -62,9 +62,9 @@ def told(*heard: tuple[float, Notice], metadata: CommitMetadata | None = None) -
     ],
 )
 def test_a_new_assignment_is_told_what_still_means_something(
-    heard: list[tuple[float, Notice]], verdicts: list[Verdict]
+    received: list[tuple[float, Notice]], verdicts: list[Verdict]
 ) -> None:
-    assignment = told(*heard)
+    assignment = told(*received)
     assert [assignment.receive(offset) for offset in range(3)] == verdicts
 
 
@@ -75,10 +75,10 @@ def test_a_new_assignment_is_told_what_still_means_something(
 def test_what_was_said_before_this_worker_began_is_as_old_as_it_is(age_seconds: float, verdicts: list[Verdict]) -> None:
     """Its lease began when it was said, 2 s before the assignment it was heard: one silence is one crash."""
     notices = RecentNotices()
-    notices.hear(says(RUNNING, 1), NOW - 2, age_seconds=age_seconds)
-    notices.hear(says(FINISHED, 2), NOW - 2, age_seconds=KEPT_SECONDS)
+    notices.receive(says(RUNNING, 1), NOW - 2, age_seconds=age_seconds)
+    notices.receive(says(FINISHED, 2), NOW - 2, age_seconds=KEPT_SECONDS)
     assignment = make_assignment(now=NOW)
-    notices.tell(assignment, NOW)
+    notices.apply_to(assignment, NOW)
     assert [assignment.receive(offset) for offset in range(3)] == verdicts
 
 
@@ -90,17 +90,17 @@ def test_a_former_owner_that_was_heard_of_begins_its_lease_anew() -> None:
 
 def test_its_memory_is_bounded_and_the_oldest_is_forgotten_first() -> None:
     notices = RecentNotices()
-    notices.hear(says(FINISHED, 0), NOW)
-    notices.hear(says(FINISHED, 1), NOW)
+    notices.receive(says(FINISHED, 0), NOW)
+    notices.receive(says(FINISHED, 1), NOW)
     for _ in range(BOUNDS.notices_max - 1):
-        notices.hear(says(FINISHED, 7, partition=1), NOW)
+        notices.receive(says(FINISHED, 7, partition=1), NOW)
     assignment = make_assignment(now=NOW)
-    notices.tell(assignment, NOW)
+    notices.apply_to(assignment, NOW)
     assert [assignment.receive(offset) for offset in range(3)] == [RUN, SKIP, RUN]
 
 
 def test_what_is_too_old_is_let_go_of() -> None:
     notices = RecentNotices()
     for second in range(300):
-        notices.hear(says(FINISHED, second), float(second))
+        notices.receive(says(FINISHED, second), float(second))
     assert len(notices._notices) == KEPT_SECONDS + 1

@@ -53,7 +53,7 @@ class Owners:
         metadata = decode_metadata(committed or 0, text)
         assert metadata is not None
         self.owner = make_assignment(committed=committed, metadata=metadata, now=self.now)
-        self.notices.tell(self.owner, self.now)
+        self.notices.apply_to(self.owner, self.now)
         self.known = finished_in((committed or 0, text))
         for at, notice in self.said:
             if notice.kind is FINISHED and at >= self.now - KEPT_SECONDS:
@@ -69,9 +69,9 @@ class Owners:
     def say(self, notice: Notice) -> None:
         """On the coordination topic; the owner hears it at once."""
         notice = msgspec.structs.replace(notice, topic=self.owner.topic)
-        self.notices.hear(notice, self.now)
+        self.notices.receive(notice, self.now)
         self.said.append((self.now, notice))
-        self.owner.heed(notice, self.now)
+        self.owner.apply(notice, self.now)
         self.look_at_withheld()
 
     def look_at_withheld(self) -> None:

@@ -30,7 +30,7 @@ def waiting(*, tier: Tier = Tier.LOW, replay_count: int = 0, enqueued_ms: int = 
 def test_nothing_is_wanted_of_a_request_that_nobody_named() -> None:
     controls = Controls()
     assert not controls.entries
-    controls.hear(wish(CANCEL, "other"), NOW_MS)
+    controls.receive(wish(CANCEL, "other"), NOW_MS)
     assert controls.wanted(waiting()) is None
 
 
@@ -51,7 +51,7 @@ def test_a_cancel_wins_and_high_is_as_urgent_as_can_be(
 ) -> None:
     controls = Controls()
     for action in actions:
-        controls.hear(wish(action), NOW_MS)
+        controls.receive(wish(action), NOW_MS)
     assert controls.wanted(waiting(tier=tier)) is wanted
 
 
@@ -69,20 +69,20 @@ def test_a_cancel_wins_and_high_is_as_urgent_as_can_be(
 )
 def test_a_wish_is_meant_for_what_was_there_when_it_was_said(work: Work, is_meant: bool) -> None:
     controls = Controls()
-    controls.hear(wish(CANCEL), NOW_MS)
+    controls.receive(wish(CANCEL), NOW_MS)
     assert controls.wanted(work) is (CANCEL if is_meant else None)
 
 
 def test_what_cannot_be_expedited_is_not_tried_again() -> None:
     controls = Controls()
-    controls.hear(wish(EXPEDITE), NOW_MS)
+    controls.receive(wish(EXPEDITE), NOW_MS)
     controls.give_up_expedite("r")
     assert controls.wanted(waiting()) is None
 
 
 def test_what_was_heard_is_taken_once() -> None:
     controls = Controls()
-    controls.hear(wish(CANCEL), NOW_MS)
+    controls.receive(wish(CANCEL), NOW_MS)
     assert controls.take_fresh() == [(wish(CANCEL), NOW_MS)]
     assert controls.take_fresh() == []
 
@@ -93,9 +93,9 @@ def test_the_oldest_is_forgotten_when_there_are_too_many_or_its_requests_are_all
     monkeypatch.setattr(controls_module, "CONTROLS_MAX", 3)
     controls = Controls()
     for number in range(5):
-        controls.hear(wish(CANCEL, f"r{number}"), NOW_MS)
+        controls.receive(wish(CANCEL, f"r{number}"), NOW_MS)
     assert list(controls.entries) == ["r2", "r3", "r4"]
-    controls.hear(wish(CANCEL, "new"), NOW_MS + TTL_MS_MAX + 1)
+    controls.receive(wish(CANCEL, "new"), NOW_MS + TTL_MS_MAX + 1)
     assert list(controls.entries) == ["new"]
 
 
@@ -104,12 +104,12 @@ def test_what_another_thread_heard_is_taken_in_in_its_order_and_then_there_is_ro
 ) -> None:
     monkeypatch.setattr(controls_module, "HEARD_MAX", 2)
     controls = Controls()
-    controls.heard.append((wish(CANCEL, "a"), NOW_MS))
+    controls.received.append((wish(CANCEL, "a"), NOW_MS))
     assert controls.has_room()
-    controls.heard.append((wish(CANCEL, "b"), NOW_MS))
+    controls.received.append((wish(CANCEL, "b"), NOW_MS))
     assert not controls.has_room()
     assert not controls.entries
-    controls.take_heard()
+    controls.take_received()
     assert controls.has_room()
     assert list(controls.entries) == ["a", "b"]
     assert [each.request_id for each, _ in controls.take_fresh()] == ["a", "b"]

@@ -291,7 +291,7 @@ class _Broken:
     async def follow(
         self,
         *,
-        heard: Callable[[GpuReading, str | None], None],  # noqa: ARG002 - the protocol's
+        received: Callable[[GpuReading, str | None], None],  # noqa: ARG002 - the protocol's
         failed: Callable[[str], None],  # noqa: ARG002
     ) -> None:
         raise ZeroDivisionError("by zero")

@@ -145,7 +145,7 @@ def test_a_cancel_while_it_runs_ends_attempt_and_request() -> None:
     stage = TracedStage()
     stage.accept(make_work(headers=WITHIN))
     work = stage.take()
-    stage.dispatcher.controls.hear(
+    stage.dispatcher.controls.receive(
         Control(action=ControlAction.CANCEL, request_id=work.request_id or "", by="me", at=NOW_MS), NOW_MS
     )
     assert stage.dispatcher.overdue() == [work]

@@ -138,7 +138,7 @@ async def _measure(
     asks: Callable[[str | None], Asks],
     even_if_busy: bool,
 ) -> Calibration:
-    patience = Patience(seconds=bounds.seconds_max, clock=_CLOCK, say=_say)
+    patience = Patience(seconds=bounds.seconds_max, clock=_CLOCK, say=_print_line)
     engine = await patience.wait("the engine's metrics", look_at_engine(settings, even_if_busy=even_if_busy))
     pulse = Pulse()
     target: HttpTarget | HandlerTarget
@@ -165,7 +165,7 @@ async def _measure(
             bounds=bounds,
             clock=_CLOCK,
             stop=stop,
-            say=_say,
+            say=_print_line,
             began=patience.began,
         )
         found = await calibrator.run()
@@ -177,7 +177,7 @@ async def _measure(
     return _calibration(settings, bounds, found, load=source.describe(), model=model, engine=engine)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     typer.echo(printable_lines(line), err=True)
 
 

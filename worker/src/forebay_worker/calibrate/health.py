@@ -40,7 +40,7 @@ class Health:
         self._looked_at = now
         self._preemptions: float | None = None
 
-    def heard(self, now: float) -> None:
+    def received(self, now: float) -> None:
         """A piece of an answer came."""
         self._heard_at = now
 

@@ -71,15 +71,15 @@ class _Ended(Exception):  # noqa: N818 - an end, and none of them an error
 class Pulse:
     """Pieces of text of all streams: how many so far, and when the last one came."""
 
-    __slots__ = ("chunks", "heard_at")
+    __slots__ = ("chunks", "received_at")
 
     def __init__(self) -> None:
         self.chunks = 0
-        self.heard_at = 0.0
+        self.received_at = 0.0
 
     def beat(self, now: float) -> None:
         self.chunks += 1
-        self.heard_at = now
+        self.received_at = now
 
 
 class Calibrator:
@@ -172,7 +172,7 @@ class Calibrator:
         if step is not None:
             step = _noted(step, self._lags)
             into.append(step)
-            self._tell(step_line(step))
+            self._report(step_line(step))
         if ended is not None:
             raise ended
         if step is None:
@@ -183,8 +183,8 @@ class Calibrator:
         await asyncio.sleep(TICK_SECONDS)
         now = self._clock.monotonic()
         self._lags.append(max(0.0, now - before - TICK_SECONDS))
-        if self._pulse.heard_at:
-            self._health.heard(self._pulse.heard_at)
+        if self._pulse.received_at:
+            self._health.received(self._pulse.received_at)
         engine = self._signals.latest_engine(now)
         meter.look(engine=engine, gpu=self._signals.latest_gpu(now))
         self._sick = self._sick or self._health.look(now, engine=engine, in_flight=len(self._clients))
@@ -194,14 +194,14 @@ class Calibrator:
             return _Ended("interrupted", "Ctrl-C")
         if now - self._said_at >= PROGRESS_SECONDS:
             left = max(0.0, end - now)
-            self._tell(
+            self._report(
                 f"{meter.concurrency:>4} in flight: {meter.phase.value}, {meter.answers} answers; {left:.0f} s left"
             )
         if now >= end:
             return _Ended("partial", f"--max-duration, {self._bounds.seconds_max:g} s, is over")
         return None
 
-    def _tell(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         self._said_at = self._clock.monotonic()
         self._say(line)
 

@@ -224,13 +224,13 @@ class BrokerClock:
         if bounds is not None:
             self._is_corrected = not bounds[0] - TOLERATED_MS <= local <= bounds[1] + TOLERATED_MS
             self._offset_ms = bounds[0] if self._is_corrected else local
-            self._say(local - sum(bounds) / 2 if self._is_corrected else 0.0)
+            self._log_skew(local - sum(bounds) / 2 if self._is_corrected else 0.0)
         elif floor is not None:
             # Nobody has contradicted the local clock, nor confirmed it.
             self._is_corrected = abs(floor - local) > TOLERATED_MS
             self._offset_ms = floor if self._is_corrected else local
 
-    def _say(self, skew_ms: float) -> None:
+    def _log_skew(self, skew_ms: float) -> None:
         if not self._is_wrong and abs(skew_ms) > WRONG_MS:
             self._is_wrong = True
             log.warning("this machine's clock is wrong; going by the brokers'", skew_seconds=round(skew_ms / 1000, 3))

@@ -1,7 +1,7 @@
 """Reads other workers' notices, and publishes this worker's own before it releases a partition. Also reads the control
 topic: a partition is opened only after both were read up to the barrier.
 
-A thread of its own owns the consumer and runs `step`; `tell` is called by the intakes' threads.
+A thread of its own owns the consumer and runs `step`; `publish` is called by the intakes' threads.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Coordination:
     """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
     beginning.
 
-    ``hear`` is given each notice, ``hear_capacity`` each capacity and how many seconds ago it was said,
-    ``hear_controls`` batches of controls, each with the broker's stamp on it (epoch milliseconds). While ``has_room``
-    says that there is no room for more of those, nothing is read.
+    ``receive`` is given each notice, ``receive_capacity`` each capacity, both with their age in seconds.
+    ``receive_controls`` is given batches of controls, each with the broker's timestamp (epoch milliseconds). While
+    ``has_room`` is False, nothing is read.
     ``send`` produces a notice and calls back with whether it was delivered.
     """
 
@@ -85,10 +85,10 @@ class Coordination:
         worker_id: str,
         clock: Clock,
         topic_ids: TopicIds,
-        hear: Callable[[Notice, float], None],
-        hear_controls: Callable[[list[tuple[Control, int]]], None],
+        receive: Callable[[Notice, float], None],
+        receive_controls: Callable[[list[tuple[Control, int]]], None],
         has_room: Callable[[], bool],
-        hear_capacity: Callable[[Capacity, float], None],
+        receive_capacity: Callable[[Capacity, float], None],
         send: Send,
         explain: Callable[[KafkaError, str], str],
         make_event: MakeEvent = threading.Event,
@@ -103,10 +103,10 @@ class Coordination:
         self._clock = clock
         self._topic_ids = topic_ids
         self._read_ids: dict[str, int] = {}
-        self._hear = hear
-        self._hear_controls = hear_controls
+        self._receive = receive
+        self._receive_controls = receive_controls
         self._has_room = has_room
-        self._hear_capacity = hear_capacity
+        self._receive_capacity = receive_capacity
         self._send = send
         self._explain = explain
         self._make_event = make_event
@@ -119,9 +119,9 @@ class Coordination:
         self._wanted_until = float("-inf")
         self._ends: dict[_Key, int] | None = None
         self._asked_at = 0.0
-        self.heard_until = float("-inf")
-        self.heard_at = float("-inf")
-        """When something was last read that `heard_until` waits for, in monotonic seconds."""
+        self.read_until = float("-inf")
+        self.read_at = float("-inf")
+        """When something was last read that `read_until` waits for, in monotonic seconds."""
         self.heartbeat = clock.monotonic()
 
     def step(self) -> None:
@@ -136,14 +136,14 @@ class Coordination:
                 self._read_to, self._ends, self._is_assigned = None, None, False
             if not self._is_assigned:
                 self._assign()
-            if self._ends is None and self._wanted_until > self.heard_until:
+            if self._ends is None and self._wanted_until > self.read_until:
                 self._ends, self._asked_at = self._end_offsets(), now
             first = self._consumer.poll(POLL_SECONDS)
             if first is not None:
                 # consume() with a timeout would wait for all of it even with records in hand.
                 self._pass_on([first, *self._consumer.consume(BATCH_RECORDS_MAX - 1, 0)])
             if self._ends is not None and self._has_reached(self._ends):
-                self.heard_until, self._ends = self._asked_at, None
+                self.read_until, self._ends = self._asked_at, None
             if now - self._failed_at > RECOVERED_SECONDS:
                 self._client_errors.recovered()
         except Exception as error:  # noqa: BLE001 - whatever it was, records may have been freed unseen
@@ -173,10 +173,10 @@ class Coordination:
             log.warning("coordination not read; trying again", topic=topic, error=why)
 
     def listen_until(self, now: float) -> None:
-        """Asks for `heard_until` to reach ``now``: the end of the topic is looked up and read up to."""
+        """Asks for `read_until` to reach ``now``: the end of the topic is looked up and read up to."""
         self._wanted_until = max(self._wanted_until, now)
 
-    def tell(self, notices: list[Notice]) -> bool:
+    def publish(self, notices: list[Notice]) -> bool:
         """Says something and waits until it is durable, a second at most. False: it may not be."""
         all_reported = self._make_event()
         delivered: list[bool] = []
@@ -218,20 +218,20 @@ class Coordination:
         finally:
             # What was read is not read again, whatever came behind it.
             if controls:
-                self._hear_controls(controls)
+                self._receive_controls(controls)
             if is_awaited:
-                self.heard_at = self._clock.monotonic()
+                self.read_at = self._clock.monotonic()
 
     def _pass_on_notice(self, record: Record) -> None:
         age_seconds = self._age_seconds(record)
         capacity = decode_capacity(record.value())
         if capacity is not None:
             if age_seconds < GONE_SECONDS:
-                self._hear_capacity(capacity, age_seconds)
+                self._receive_capacity(capacity, age_seconds)
             return
         notice = decode_notice(record.value() or b"")
         if notice is not None and (notice.kind in LASTING_KINDS or age_seconds <= LEASE_SECONDS):
-            self._hear(notice, age_seconds)
+            self._receive(notice, age_seconds)
 
     def _is_made_anew(self) -> bool:
         """Whether one of the topics is no longer the one that was read: both are read from the beginning then, which

@@ -15,7 +15,7 @@ from forebay_worker.intake.last_words import HandedOver
 AGAIN_SECONDS = 0.5
 """After a failed delivery: well within what is left of a lease."""
 
-TOLD_SECONDS_MAX = 600.0
+PUBLISH_SECONDS_MAX = 600.0
 """As far back as a new worker reads the coordination topic: what is older helps nobody."""
 
 log = structlog.get_logger("forebay.hand_over")
@@ -32,8 +32,8 @@ class _Open:
     running: set[int] = field(default_factory=set)
     ended: dict[NoticeKind, list[int]] = field(default_factory=dict)
     telling: int = 0
-    tell_at: float = 0.0
-    tell_until: float | None = None
+    publish_at: float = 0.0
+    publish_until: float | None = None
 
 
 class HandOvers:
@@ -56,7 +56,7 @@ class HandOvers:
         return sum(len(each.running) for each in self._open)
 
     @property
-    def is_all_told(self) -> bool:
+    def is_all_published(self) -> bool:
         """Whether the end of each that has ended is durable on the coordination topic."""
         return not any(each.ended or each.telling for each in self._open)
 
@@ -72,10 +72,10 @@ class HandOvers:
             self._renew_at = now + RENEW_SECONDS
         for each in self._open:
             self._note_ended(each)
-            self._tell_ended(each, now)
+            self._publish_ended(each, now)
             if renew and each.running:
                 # It comes again by itself: nothing is lost with one that is not delivered.
-                self._say(each.over, NoticeKind.RUNNING, sorted(each.running), lambda _: None)
+                self._publish(each.over, NoticeKind.RUNNING, sorted(each.running), lambda _: None)
         self._open = [each for each in self._open if each.running or each.ended or each.telling]
 
     def _note_ended(self, each: _Open) -> None:
@@ -92,13 +92,13 @@ class HandOvers:
             if offsets:
                 each.ended.setdefault(kind, []).extend(offsets)
 
-    def _tell_ended(self, each: _Open, now: float) -> None:
-        if not each.ended or now < each.tell_at:
+    def _publish_ended(self, each: _Open, now: float) -> None:
+        if not each.ended or now < each.publish_at:
             return
-        if each.tell_until is None:
-            each.tell_until = now + TOLD_SECONDS_MAX
+        if each.publish_until is None:
+            each.publish_until = now + PUBLISH_SECONDS_MAX
         ended, each.ended = each.ended, {}
-        if now >= each.tell_until:
+        if now >= each.publish_until:
             log.error(
                 "hand-over given up; requests may run again",
                 topic=each.over.assignment.topic,
@@ -108,17 +108,21 @@ class HandOvers:
             return
         for kind, offsets in ended.items():
             each.telling += 1
-            self._say(each.over, kind, offsets, partial(self._told, each, kind, offsets, now))
+            self._publish(each.over, kind, offsets, partial(self._on_published, each, kind, offsets, now))
 
-    def _told(self, each: _Open, kind: NoticeKind, offsets: list[int], sent_at: float, is_durable: bool) -> None:
+    def _on_published(
+        self, each: _Open, kind: NoticeKind, offsets: list[int], sent_at: float, is_durable: bool
+    ) -> None:
         each.telling -= 1
         if not is_durable:
-            each.tell_at = sent_at + AGAIN_SECONDS
+            each.publish_at = sent_at + AGAIN_SECONDS
             each.ended.setdefault(kind, []).extend(offsets)
         elif not each.ended and not each.telling:
-            each.tell_until = None
+            each.publish_until = None
 
-    def _say(self, over: HandedOver, kind: NoticeKind, offsets: list[int], on_delivery: Callable[[bool], None]) -> None:
+    def _publish(
+        self, over: HandedOver, kind: NoticeKind, offsets: list[int], on_delivery: Callable[[bool], None]
+    ) -> None:
         assignment = over.assignment
         notice = Notice(
             kind=kind,

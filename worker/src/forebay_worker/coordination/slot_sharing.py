@@ -47,23 +47,23 @@ class SlotSharing:
         self._began_at = self._counted_at = clock.monotonic()
         self._counted = 0
         self._ended_per_second = 0.0
-        self._has_told_of_failure = self._has_told_of_twin = False
+        self._has_logged_failure = self._has_logged_twin = False
         # Nothing starts before it is known who else is there.
         dispatcher.gate.shares(share_requests=0, others=sharing.others, common_limit=None, silent_seconds=None)
 
-    def hear(self, capacity: Capacity, age_seconds: float) -> None:
+    def receive(self, capacity: Capacity, age_seconds: float) -> None:
         """What a worker said, this one included, in the order in which it lies in the topic. Whatever it says, the
         worker goes on."""
         now = self._clock.monotonic()
-        self.tier_peers.hear(capacity, now=now, age_seconds=age_seconds)
+        self.tier_peers.receive(capacity, now=now, age_seconds=age_seconds)
         try:
-            cut_to = self.sharing.hear(capacity, now=now, age_seconds=age_seconds)
+            cut_to = self.sharing.receive(capacity, now=now, age_seconds=age_seconds)
             if cut_to is not None:
                 self._dispatcher.gate.cut_to(cut_to, now, self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker has other work
-            self._tell_of_failure(error)
-        if self.sharing.has_twin and not self._has_told_of_twin:
-            self._has_told_of_twin = True
+            self._log_failure(error)
+        if self.sharing.has_twin and not self._has_logged_twin:
+            self._has_logged_twin = True
             log.warning(
                 "another worker of the same id is running; give each its own FOREBAY_WORKER_ID", worker=capacity.worker
             )
@@ -79,7 +79,7 @@ class SlotSharing:
         try:
             self._follow(now)
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker has other work
-            self._tell_of_failure(error)
+            self._log_failure(error)
             self._dispatcher.gate.shares(
                 share_requests=0, others=self.sharing.others, common_limit=None, silent_seconds=None
             )
@@ -95,7 +95,7 @@ class SlotSharing:
         if said is not None:
             self._send(said, lambda _: sharing.delivered())
         others = sharing.others
-        silent_seconds = now - max(sharing.heard_own_at, self._began_at)
+        silent_seconds = now - max(sharing.read_own_at, self._began_at)
         self._dispatcher.gate.shares(
             share_requests=sharing.share_requests,
             others=others,
@@ -103,9 +103,9 @@ class SlotSharing:
             silent_seconds=silent_seconds if silent_seconds > SILENT_SECONDS else None,
         )
 
-    def _tell_of_failure(self, error: Exception) -> None:
-        if not self._has_told_of_failure:
-            self._has_told_of_failure = True
+    def _log_failure(self, error: Exception) -> None:
+        if not self._has_logged_failure:
+            self._has_logged_failure = True
             log.error("sharing failed; going on", error=str(error), exc_info=error)
 
     def leave(self) -> None:
@@ -114,11 +114,11 @@ class SlotSharing:
 
     def status(self, now: float) -> dict[str, Any]:
         """Who shares the backend, as this worker has heard, for /status."""
-        gate, heard_at = self._dispatcher.gate, self.sharing.heard_own_at
+        gate, read_at = self._dispatcher.gate, self.sharing.read_own_at
         return {
             "limit_requests": gate.limit_requests,
             "share_requests": gate.share_requests,
-            "heard_itself_seconds": round(now - heard_at, 1) if math.isfinite(heard_at) else None,
+            "heard_itself_seconds": round(now - read_at, 1) if math.isfinite(read_at) else None,
             "workers": [
                 {
                     "worker": member.worker,

@@ -23,7 +23,7 @@ class TierPeers:
         self._differing: dict[str, tuple[float, str]] = {}
         self._told: dict[str, str] = {}
 
-    def hear(self, capacity: Capacity, *, now: float, age_seconds: float) -> None:
+    def receive(self, capacity: Capacity, *, now: float, age_seconds: float) -> None:
         """A record that was read; a broker took it ``age_seconds`` ago."""
         if capacity.worker == self._worker or age_seconds >= GONE_SECONDS:
             return

@@ -84,16 +84,16 @@ class CarefulStarts:
         if is_to_run and not self._deadlines.expire(suspect, self._clock.wall_ms()):
             log.warning("a request that was running at two crashes runs alone", request_id=suspect.request_id)
             return suspect
-        self._suspects.let_go(suspect, now)
+        self._suspects.release(suspect, now)
         if not is_to_run:
             claims.release(suspect.offset)
-            self._tracing.let_go(suspect)
+            self._tracing.release(suspect)
         return None
 
     def _release(self, work: Work) -> None:
         self._slots.vacate(work)
         work.assignment.claims.release(work.offset)
-        self._tracing.let_go(work)
+        self._tracing.release(work)
 
     def _could_start(self, now: float) -> bool:
         """Whether a request could start if none were running."""

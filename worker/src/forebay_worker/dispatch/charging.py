@@ -81,7 +81,7 @@ class Charging:
             seconds_left=(work.deadline_ms - self._clock.wall_ms()) / 1000,
             others_wait=self._others_wait,
         )
-        self._say_trouble(now)
+        self._log_trouble(now)
         self.carry_out(verdicts)
 
     def carry_out(self, verdicts: Verdicts) -> None:
@@ -104,7 +104,7 @@ class Charging:
         """The execution counts: the request is retried, expires or ends."""
         if work.assignment.lost:
             # Taken away without a hand-over: its new owner runs the request again, so a failure here decides nothing.
-            self._tracing.let_go(work)
+            self._tracing.release(work)
             work.assignment.claims.release(work.offset)
             return
         assert work.request is not None
@@ -137,13 +137,13 @@ class Charging:
         if work.assignment.claims.is_open:
             self._lanes.push(work, self._clock.monotonic())
         else:
-            self._tracing.let_go(work)
+            self._tracing.release(work)
 
     def _others_wait(self, kind: Kind) -> bool:
         others = chain(self._running.values(), islice(self._lanes.waiting(), OTHERS_LOOKED_AT_MAX))
         return any(kind_of(work) != kind for work in others)
 
-    def _say_trouble(self, now: float) -> None:
+    def _log_trouble(self, now: float) -> None:
         trouble = self._failures.trouble
         if trouble is None:
             return

@@ -51,7 +51,7 @@ class ControlDesk:
 
     def take_fresh(self) -> list[Stamped]:
         """What was heard since the last call."""
-        self._controls.take_heard()
+        self._controls.take_received()
         return self._controls.take_fresh()
 
     def end_waiting(self, request_ids: set[str]) -> None:

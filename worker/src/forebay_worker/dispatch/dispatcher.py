@@ -159,7 +159,7 @@ class Dispatcher:
 
     def accept(self, batch: list[Work]) -> None:
         """Takes over a batch of one intake, all of one credit."""
-        self.controls.take_heard()  # before what an intake hands on for one of them
+        self.controls.take_received()  # before what an intake hands on for one of them
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
         for work in batch:
             if not work.assignment.claims.is_open:
@@ -240,11 +240,11 @@ class Dispatcher:
     def _claim(self, work: Work, now: float, now_ms: int) -> bool:
         """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
         if not work.assignment.claims.claim(work.offset):
-            self._tracing.let_go(work)
+            self._tracing.release(work)
             return False
         if comes_again(work):
             work.assignment.claims.release(work.offset)
-            self._tracing.let_go(work)
+            self._tracing.release(work)
             return False
         if work.offset < work.assignment.reread_below and self._reporter.is_known(work, now):
             self._reporter.skip_duplicate(work)  # it ran meanwhile, as its topic's old name
@@ -299,7 +299,7 @@ class Dispatcher:
         if failure.reached:
             self.suspects.acquit(work, now)
         else:
-            self.suspects.let_go(work, now)
+            self.suspects.release(work, now)
         self._tracing.execution_ended(work, now, error=failure.reason.code)
         if self.failures.blame(failure) is not Blame.REQUEST:
             self._charging.backend_failed(work, failure, now)
@@ -317,7 +317,7 @@ class Dispatcher:
         if deadline_passed:
             self.suspects.acquit(work, now)
         else:
-            self.suspects.let_go(work, now)
+            self.suspects.release(work, now)
         self._tracing.execution_ended(work, now, error="given_up")
         self.breaker.ended(now, started=work.started)
         if deadline_passed and self._desk.is_cancelled(work):
@@ -328,7 +328,7 @@ class Dispatcher:
             self.lookahead.ended()
             self._reporter.expired(work, Reason.DEADLINE_PASSED_RUNNING, service_seconds=now - work.started)
         else:
-            self._tracing.let_go(work)
+            self._tracing.release(work)
             work.assignment.claims.release(work.offset)
 
     def tick(self) -> None:

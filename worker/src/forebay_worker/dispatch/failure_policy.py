@@ -174,9 +174,9 @@ class FailurePolicy:
         verdicts = _back([released])
         kept = []
         for suspect in self._suspects:
-            may_tell = waiting or (running and not is_at_the_door(suspect.failure))
+            may_publish = waiting or (running and not is_at_the_door(suspect.failure))
             is_given_up = not suspect.work.assignment.claims.is_open
-            if is_given_up or now >= suspect.until or (not may_tell and now >= suspect.lone_until):
+            if is_given_up or now >= suspect.until or (not may_publish and now >= suspect.lone_until):
                 suspect.work.lone_tries += 1
                 verdicts.append(Verdict(work=suspect.work, failure=suspect.failure, charged=False))
             else:

@@ -187,7 +187,7 @@ class Suspects:
                 if waited >= 2 * COMMIT_SECONDS_MAX:
                     claims.release(work.offset)
                     self._waiting.appendleft(work)
-                    self.let_go(work, now)
+                    self.release(work, now)
             case Phase.ALONE:
                 if waited >= ALONE_SECONDS_MAX or not claims.is_open:
                     self.acquit(work, now)
@@ -206,7 +206,7 @@ class Suspects:
         work.assignment.claims.end_alone()
         self._enter(Phase.CLEARING, now)
 
-    def let_go(self, work: Work, now: float) -> None:
+    def release(self, work: Work, now: float) -> None:
         """The suspect was not started after all, and stays one."""
         trial = self._trial
         if trial is not None and trial.work is work and trial.phase is not Phase.CLEARING:
@@ -219,7 +219,7 @@ class Suspects:
         self._waiting.clear()
         if trial is not None and trial.phase is Phase.NAMING:
             trial.work.assignment.claims.release(trial.work.offset)
-            self.let_go(trial.work, now)
+            self.release(trial.work, now)
         elif trial is not None and trial.phase is Phase.GATHERING:
             self._close()
 

@@ -91,17 +91,17 @@ async def _ask_prometheus(settings: WorkerSettings) -> Finding:
     answers: asyncio.Queue[Finding] = asyncio.Queue()
     fix = "check FOREBAY_GPU_PROMETHEUS_URL and FOREBAY_GPU_PROMETHEUS_QUERY"
 
-    def heard(reading: GpuReading, problem: str | None) -> None:
+    def received(reading: GpuReading, problem: str | None) -> None:
         share = reading.utilisation or 0.0
         if problem is not None:
             answers.put_nowait(warning(CHECK, f"Prometheus: {problem}", fix=fix))
         else:
             answers.put_nowait(ok(CHECK, f"Prometheus answers the query: utilisation {share:.0%}"))
 
-    def not_heard(error: str) -> None:
+    def unavailable(error: str) -> None:
         answers.put_nowait(failed(CHECK, error, fix=fix))
 
-    following = asyncio.create_task(source.follow(heard=heard, failed=not_heard))
+    following = asyncio.create_task(source.follow(received=received, failed=unavailable))
     try:
         return await asyncio.wait_for(answers.get(), PROMETHEUS_SECONDS)
     except TimeoutError:

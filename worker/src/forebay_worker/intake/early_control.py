@@ -26,7 +26,7 @@ _PartitionKey = tuple[str, int]
 log = structlog.get_logger("forebay.unread")
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
+class ReceivedControl(msgspec.Struct, frozen=True, gc=False):
     """A control as it was heard. ``stamped_ms``: the broker's time on it; ``is_awaited``: somebody may wait for the
     answer."""
 
@@ -64,17 +64,17 @@ class EarlyControl:
         self._wanted_count = 0
         self._asked: set[tuple[Assignment, int]] = set()
         self._fetched: deque[Fetched] = deque()
-        self.heard: deque[Heard] = deque(maxlen=WANTED_MAX)
+        self.received: deque[ReceivedControl] = deque(maxlen=WANTED_MAX)
         """Where controls are put, from any thread. What no longer fits is found when it is read, or due."""
 
     def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Parked, found: list[Work]) -> None:
         """Adds to ``found`` the requests that dispatch is to be handed now, out of their turn."""
-        if not (self.heard or self._wanted or self._fetched):
+        if not (self.received or self._wanted or self._fetched):
             return
-        if self.heard:
-            heard = [self.heard.popleft() for _ in range(len(self.heard))]
-            found += self._take_held(held, heard)
-            self._note_places(heard, assignments)
+        if self.received:
+            received = [self.received.popleft() for _ in range(len(self.received))]
+            found += self._take_parked(held, received)
+            self._note_places(received, assignments)
         for fetched in self._take_fetched():
             work = self._work_of(fetched, assignments)
             if work is not None:
@@ -82,11 +82,11 @@ class EarlyControl:
         for key in self._wanted.keys() & assignments.keys():
             self._ask(key, assignments[key])
 
-    def _take_held(self, held: Parked, heard: list[Heard]) -> list[Work]:
+    def _take_parked(self, held: Parked, received: list[ReceivedControl]) -> list[Work]:
         if not held:
             return []
-        by_id: dict[str, list[Heard]] = {}
-        for each in heard:
+        by_id: dict[str, list[ReceivedControl]] = {}
+        for each in received:
             by_id.setdefault(each.control.request_id, []).append(each)
 
         def is_wanted(work: Work) -> bool:
@@ -95,18 +95,18 @@ class EarlyControl:
 
         return held.take_early(is_wanted)
 
-    def _note_places(self, heard: list[Heard], assignments: Mapping[_PartitionKey, Assignment]) -> None:
-        for each in heard:
+    def _note_places(self, received: list[ReceivedControl], assignments: Mapping[_PartitionKey, Assignment]) -> None:
+        for each in received:
             control = each.control
             if control.topic not in self._topics or (place := control.place) is None:
                 continue
             key, offset = place[:2], place[2]
             assignment = assignments.get(key)
             if assignment is not None and each.is_awaited:
-                self._say_at_once(control, assignment, offset)
+                self._answer_at_once(control, assignment, offset)
             self._want(key, offset, control.request_id)
 
-    def _say_at_once(self, control: Control, assignment: Assignment, offset: int) -> None:
+    def _answer_at_once(self, control: Control, assignment: Assignment, offset: int) -> None:
         """The owner alone knows what needs nothing to be done."""
         if assignment.opened and assignment.is_finished(offset):
             self._answer(control.action, control.request_id, ControlOutcome.FINISHED)

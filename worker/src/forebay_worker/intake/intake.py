@@ -22,7 +22,7 @@ from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.intake.client_errors import ClientErrors
 from forebay_worker.intake.commits import Commits
 from forebay_worker.intake.decoding import Ahead, Decoding
-from forebay_worker.intake.early_control import EarlyControl, Fetches, Heard
+from forebay_worker.intake.early_control import EarlyControl, Fetches, ReceivedControl
 from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.intake.log_ends import note_first
 from forebay_worker.intake.making import wait_seconds_of, work_of
@@ -116,14 +116,14 @@ class Intake:
             answer=answer,
         )
 
-    def hear(self, notice: Notice, age_seconds: float = 0.0) -> None:
+    def receive(self, notice: Notice, age_seconds: float = 0.0) -> None:
         """Takes what another worker says, from any thread. ``age_seconds``: how long ago it was said."""
-        self._ownership.heard.append((notice, age_seconds))
+        self._ownership.received.append((notice, age_seconds))
 
     @property
-    def heard_controls(self) -> deque[Heard]:
+    def received_controls(self) -> deque[ReceivedControl]:
         """Where cancels and expedites for this intake are put, from any thread."""
-        return self._unread.heard
+        return self._unread.received
 
     @property
     def commits(self) -> Commits:
@@ -196,11 +196,11 @@ class Intake:
         now = self.heartbeat = self._clock.monotonic()
         self._may_read = self._quiet.may_read(self.name)
         try:
-            heard_until = self._peers.heard_until  # looked at first: what came until then is heeded in this step
+            read_until = self._peers.read_until  # looked at first: what came until then is heeded in this step
             self._ownership.step(now)
             if self._may_read:
-                self._release_held(now, heard_until)
-                self._heed_controls()
+                self._release_parked(now, read_until)
+                self._apply_controls()
             self._fullness.note(
                 now,
                 has_room=self._room() > 0,
@@ -290,7 +290,7 @@ class Intake:
         elif verdict is Verdict.RUN:
             self._held.hold_until(work, self._clock.monotonic() + SCHEMA_WAIT_SECONDS)
 
-    def _heed_controls(self) -> None:
+    def _apply_controls(self) -> None:
         """Hands on, out of turn, what somebody wants something of."""
         found: list[Work] = []
         try:
@@ -326,7 +326,7 @@ class Intake:
             credit.spend(len(batch), cost_bytes(batch))
             self._deliver(batch)
 
-    def _release_held(self, now: float, heard_until: float) -> None:
+    def _release_parked(self, now: float, read_until: float) -> None:
         released = []
         rooms: dict[Credit, int] = {}
         due_works = self._held.take_due(now)
@@ -349,7 +349,7 @@ class Intake:
             due = assignment.lease_due(now)
             if due is not None:
                 self._peers.listen_until(due)
-            if due is not None and assignment.end_leases(now, heard_until=heard_until):
+            if due is not None and assignment.end_leases(now, read_until=read_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
                 # That owner may have died between an outcome and its word of it.
                 assignment.begin_doubt(self._clock.wall_ms())

@@ -73,6 +73,6 @@ def publish_last_words(
         for over in handed_over
         if over.running
     ]
-    if notices and not peers.tell(notices):
+    if notices and not peers.publish(notices):
         log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
     return True

@@ -70,7 +70,7 @@ class Ownership:
         self._paused: set[PartitionKey] = set()
         self._committed = Committed(name=name, topic=sources[0].topic, explain=explain)
         self.assignments: dict[PartitionKey, Assignment] = {}
-        self.heard: deque[tuple[Notice, float]] = deque()
+        self.received: deque[tuple[Notice, float]] = deque()
         self.assigned_once = False
         self.rebalances = 0
         self.progress = Stalls()
@@ -131,7 +131,7 @@ class Ownership:
             for assignment in self.assignments.values():
                 if assignment.doubt is not None:
                     assignment.doubt.forget_unused(now)
-        self._heed_notices(now)
+        self._apply_notices(now)
         self.commits.commit_when_due(self.consumer, now, self._clock.wall_ms())
         for partition in self._committed.ask_again(self.consumer, now):
             self._learn(partition)
@@ -162,7 +162,7 @@ class Ownership:
     def close(self) -> None:
         """Commits what is finished, hands over what runs, and leaves the group."""
         self._is_closing = True
-        self._let_go(list(self.assignments), lost=False)
+        self._revoke(list(self.assignments), lost=False)
         self.consumer.close()
 
     def seek_back(self, topic: str | None = None, partition: int | None = None) -> None:
@@ -219,38 +219,38 @@ class Ownership:
             or pending >= PENDING_RECORDS_MAX // share
         )
 
-    def _heed_notices(self, now: float) -> None:
-        while self.heard:
-            notice, age_seconds = self.heard.popleft()
-            self._notices.hear(notice, now, age_seconds=age_seconds)
+    def _apply_notices(self, now: float) -> None:
+        while self.received:
+            notice, age_seconds = self.received.popleft()
+            self._notices.receive(notice, now, age_seconds=age_seconds)
             key = (notice.topic, notice.partition)
             assignment = self.assignments.get(key)
             if assignment is None:
                 continue
             next_offset = assignment.offsets.next_offset
-            assignment.heed(notice, now)
+            assignment.apply(notice, now)
             if assignment.offsets.next_offset != next_offset:
                 self._seeks.add(key)  # its former owner had come further
 
     def _open_assignments(self, now: float) -> None:
         if all(assignment.opened for assignment in self.assignments.values()):
             return
-        heard_until, known_until = self._peers.heard_until, self._topic_ids.known_until
-        self._heed_notices(now)  # after the look at the time: what came until then is here now
+        read_until, known_until = self._peers.read_until, self._topic_ids.known_until
+        self._apply_notices(now)  # after the look at the time: what came until then is here now
         for assignment in self.assignments.values():
             if assignment.opened:
                 continue
             if may_open(
                 assigned_at=assignment.assigned_at,
                 now=now,
-                heard_until=heard_until,
-                heard_at=self._peers.heard_at,
+                read_until=read_until,
+                read_at=self._peers.read_at,
                 known_until=known_until,
             ):
                 assignment.opened = True
                 assignment.claims.is_urgent = True  # its first commit, which starts wait for
                 self._made_anew.compare_all()
-                if heard_until < assignment.assigned_at:
+                if read_until < assignment.assigned_at:
                     log.warning(
                         "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
                     )
@@ -322,7 +322,7 @@ class Ownership:
             assignment.begin_doubt(self._clock.wall_ms(), is_without_commit=offset is None)
         if assignment.topic_id is None:
             assignment.topic_id = self._topic_ids.id_of(committed.topic)
-        self._notices.tell(assignment, now)
+        self._notices.apply_to(assignment, now)
         self._peers.listen_until(now)
         self._topic_ids.look_until(now)
         self.assignments[key] = assignment
@@ -342,7 +342,7 @@ class Ownership:
     def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         try:
             self.rebalances += 1
-            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=False)
+            self._revoke([(partition.topic, partition.partition) for partition in partitions], lost=False)
         except Exception as error:  # an exception here would lose fetched records
             log.error("revocation failed", intake=self._name, error=str(error), exc_info=error)
 
@@ -350,11 +350,11 @@ class Ownership:
         try:
             self.rebalances += 1
             log.warning("partitions lost", intake=self._name, partitions=_named(partitions))
-            self._let_go([(partition.topic, partition.partition) for partition in partitions], lost=True)
+            self._revoke([(partition.topic, partition.partition) for partition in partitions], lost=True)
         except Exception as error:  # an exception here would lose fetched records
             log.error("giving up lost partitions failed", intake=self._name, error=str(error), exc_info=error)
 
-    def _let_go(self, keys: list[PartitionKey], *, lost: bool) -> None:
+    def _revoke(self, keys: list[PartitionKey], *, lost: bool) -> None:
         """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards.
 
         Revoked ones are committed a last time, with what is finished and what runs; of lost ones another member may

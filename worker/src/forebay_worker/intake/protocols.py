@@ -38,20 +38,20 @@ class Peers(Protocol):
         ...
 
     @property
-    def heard_until(self) -> float:
+    def read_until(self) -> float:
         """All that was said before this moment (monotonic seconds) has been heard."""
         ...
 
     @property
-    def heard_at(self) -> float:
-        """When something was last read that `heard_until` waits for (monotonic seconds)."""
+    def read_at(self) -> float:
+        """When something was last read that `read_until` waits for (monotonic seconds)."""
         ...
 
     def listen_until(self, now: float) -> None:
-        """Asks for `heard_until` to reach ``now``."""
+        """Asks for `read_until` to reach ``now``."""
         ...
 
-    def tell(self, notices: list[Notice]) -> bool:
+    def publish(self, notices: list[Notice]) -> bool:
         """Says something and waits until it is durable, a second at most. False: it may not be."""
         ...
 

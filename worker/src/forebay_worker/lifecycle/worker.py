@@ -126,8 +126,8 @@ class Worker:
         await turns.until_or(end - clock.monotonic(), lambda: self._threads.have_ended)
         await asyncio.sleep(TICK_SECONDS)  # for a hand-over that the last of them has just made
         hand_overs.step(clock.monotonic())
-        await turns.until_or(end - clock.monotonic(), lambda: hand_overs.is_all_told)
-        if not hand_overs.is_all_told:
+        await turns.until_or(end - clock.monotonic(), lambda: hand_overs.is_all_published)
+        if not hand_overs.is_all_published:
             log.error("hand-overs not told; their requests may run again")
         parts.sharer.leave()
         await asyncio.to_thread(parts.producer.flush, max(1.0, end - clock.monotonic()))

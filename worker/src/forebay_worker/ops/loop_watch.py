@@ -88,7 +88,7 @@ class LoopWatch:
             self._holder = found
         if held >= SAID_SECONDS and not self._is_said:
             self._is_said = True
-            self._say("holds", held)
+            self._log_held("holds", held)
 
     def held_seconds(self, now: float) -> float:
         """How long the loop is held by now; 0 while it turns."""
@@ -144,12 +144,12 @@ class LoopWatch:
         if self._holder == NOBODY and held < SAID_SECONDS:
             return  # it may have been a machine that was busy
         if self._is_said or now >= self._quiet_until:
-            self._say("held", held)
+            self._log_held("held", held)
             self._quiet_until, self._unsaid = now + QUIET_SECONDS, 0
         else:
             self._unsaid += 1
 
-    def _say(self, verb: str, held: float) -> None:
+    def _log_held(self, verb: str, held: float) -> None:
         holder = self._holder
         is_handler = self._whose == "handler" and holder.request_id is not None
         if is_handler:

@@ -40,8 +40,8 @@ def status_text(document: Mapping[str, Any]) -> str:
 def _knows_tokens(document: Mapping[str, Any]) -> bool:
     """Of a handler that tells no tokens, without an engine's counters beside it, all figures of them are guesses."""
     is_metered: bool = document["pacing"]["model"]["learns_from"] == "engine_counters"
-    is_told = any(of["estimates"]["output_tokens"] is not None for of in document["tiers"].values())
-    return is_metered or is_told or document.get("backend") != "handler"
+    is_published = any(of["estimates"]["output_tokens"] is not None for of in document["tiers"].values())
+    return is_metered or is_published or document.get("backend") != "handler"
 
 
 def _overview(document: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from forebay_worker.partition.outcomes_since import OutcomesSince
 CONVICTED_CRASHES = 3
 """A request that was running alone when its worker died is not run again: nothing else can have killed it."""
 
-DEAF_SECONDS_MAX = 60.0
+UNREAD_SECONDS_MAX = 60.0
 """So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
 
 
@@ -214,7 +214,7 @@ class Assignment:
             if self._taken:
                 self._taken.discard(offset)
 
-    def heed(self, notice: Notice, now: float) -> None:
+    def apply(self, notice: Notice, now: float) -> None:
         """Takes in what a former owner says of the offsets it still runs or ran."""
         if None not in (notice.topic_id, self.topic_id) and notice.topic_id != self.topic_id:
             return
@@ -227,7 +227,7 @@ class Assignment:
                 if offset in self._handed_over:
                     self._note_crashes(offset, self._handed_over.pop(offset))
         elif notice.kind is NoticeKind.LAST_COMMIT:
-            self._heed_commit(notice, now)
+            self._apply_commit(notice, now)
         else:
             received_to = self.offsets.next_offset or 0
             self._expect([offset for offset in notice.offsets if offset >= received_to], now)
@@ -235,7 +235,7 @@ class Assignment:
                 if offset in self._handed_over:
                     self._leases[offset] = now + LEASE_SECONDS
 
-    def _heed_commit(self, notice: Notice, now: float) -> None:
+    def _apply_commit(self, notice: Notice, now: float) -> None:
         if notice.committed is None:
             return
         metadata = decode_metadata(notice.committed, notice.metadata)
@@ -298,17 +298,17 @@ class Assignment:
         ends = (self._leases[offset] for offset in self._handed_over)
         return max((end for end in ends if end <= now), default=None)
 
-    def end_leases(self, now: float, *, heard_until: float = math.inf) -> bool:
+    def end_leases(self, now: float, *, read_until: float = math.inf) -> bool:
         """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash.
 
         Silence counts only while one can hear: what was said until the lease's end must have been heard, but for
-        `DEAF_SECONDS_MAX`.
+        `UNREAD_SECONDS_MAX`.
         """
         ended = [
             offset
             for offset in self._handed_over
             if now >= self._leases[offset]
-            and (heard_until >= self._leases[offset] or now >= self._leases[offset] + DEAF_SECONDS_MAX)
+            and (read_until >= self._leases[offset] or now >= self._leases[offset] + UNREAD_SECONDS_MAX)
         ]
         for offset in ended:
             crashes = self._handed_over.pop(offset)

@@ -21,13 +21,13 @@ class RecentNotices:
     def __init__(self, bounds: Bounds = BOUNDS) -> None:
         self._notices: deque[tuple[float, float, Notice]] = deque(maxlen=bounds.notices_max)
 
-    def hear(self, notice: Notice, now: float, *, age_seconds: float = 0.0) -> None:
+    def receive(self, notice: Notice, now: float, *, age_seconds: float = 0.0) -> None:
         """Keeps a notice. ``age_seconds``: how long before that it was said."""
         while self._notices and self._notices[0][0] < now - KEPT_SECONDS:
             self._notices.popleft()
         self._notices.append((now, now - age_seconds, notice))
 
-    def tell(self, assignment: Assignment, now: float) -> None:
+    def apply_to(self, assignment: Assignment, now: float) -> None:
         """Tells a new assignment all that concerns it.
 
         What a worker said to run, and said afterwards to have ended, is left out: whoever took the request over from
@@ -46,4 +46,4 @@ class RecentNotices:
             if notice.kind in LASTING_KINDS or said_at >= now - LEASE_SECONDS:
                 concerning.append(notice)
         for notice in reversed(concerning):
-            assignment.heed(notice, now)
+            assignment.apply(notice, now)

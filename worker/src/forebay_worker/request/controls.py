@@ -1,4 +1,4 @@
-"""Pending cancel and expedite commands, by request id. Pure; one thread uses it, another may fill ``heard``."""
+"""Pending cancel and expedite commands, by request id. Pure; one thread uses it, another may fill ``received``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTROLS_MAX = 100_000
 CLOCKS_DIFFER_MS = 5_000
 """A request and the wish to cancel it may be stamped by brokers whose clocks differ."""
 
-HEARD_MAX = 10_000
+RECEIVED_MAX = 10_000
 """Whoever reads the control topic waits while so many are not taken in yet."""
 
 RECENT_MS = 60_000
@@ -43,28 +43,28 @@ def concerns(action: ControlAction, stamped_ms: int, work: Work) -> bool:
 class Controls:
     """A wish concerns the requests of its id that were enqueued before it, wherever and whenever they are met."""
 
-    __slots__ = ("_fresh", "entries", "heard")
+    __slots__ = ("_fresh", "entries", "received")
 
     def __init__(self) -> None:
         self.entries: BoundedMap[str, _Entry] = BoundedMap(entries_max=CONTROLS_MAX)
         """By request id, the one heard last at the end. Empty: nothing is wanted of any request."""
-        self.heard: deque[tuple[Control, int]] = deque()
-        """Where another thread puts records of the control topic, each with its stamp, for `take_heard`."""
+        self.received: deque[tuple[Control, int]] = deque()
+        """Where another thread puts records of the control topic, each with its stamp, for `take_received`."""
         self._fresh: list[tuple[Control, int]] = []
 
     def has_room(self) -> bool:
-        """Whether more may be put into ``heard``."""
-        return len(self.heard) < HEARD_MAX
+        """Whether more may be put into ``received``."""
+        return len(self.received) < RECEIVED_MAX
 
-    def take_heard(self) -> None:
+    def take_received(self) -> None:
         """Takes in what another thread has heard."""
-        heard, stamped_ms = self.heard, 0
-        while heard:
-            control, stamped_ms = heard.popleft()
+        received, stamped_ms = self.received, 0
+        while received:
+            control, stamped_ms = received.popleft()
             self._note(control, stamped_ms)
         self._forget_over(stamped_ms)
 
-    def hear(self, control: Control, stamped_ms: int) -> None:
+    def receive(self, control: Control, stamped_ms: int) -> None:
         """Takes in a record of the control topic. ``stamped_ms``: the broker's time on it."""
         self._note(control, stamped_ms)
         self._forget_over(stamped_ms)

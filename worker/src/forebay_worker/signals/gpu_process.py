@@ -66,22 +66,24 @@ class GpuProcess:
         self._start_seconds = start_seconds
         self._hang_seconds = hang_seconds
 
-    async def follow(self, *, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> None:
+    async def follow(
+        self, *, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
+    ) -> None:
         """Runs until it is cancelled, and then ends the process.
 
-        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise. Raises
-        ``SignalAbsentError`` when there is no driver and none is expected.
+        ``received`` gets each reading and what was wrong in it; ``failed`` gets why there is none. Neither may raise.
+        Raises ``SignalAbsentError`` when there is no driver and none is expected.
         """
         pause_seconds = PAUSE_SECONDS
         while True:
             started = self._clock.monotonic()
-            failed(await self._run_once(heard, failed))
+            failed(await self._run_once(received, failed))
             if self._clock.monotonic() - started >= HEALTHY_SECONDS:
                 pause_seconds = PAUSE_SECONDS
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
 
-    async def _run_once(self, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> str:
+    async def _run_once(self, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> str:
         """One life of the process. Returns why it ended."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -95,14 +97,14 @@ class GpuProcess:
         except OSError as error:
             return f"the NVML process does not start: {error}"
         try:
-            return await self._listen(process, heard, failed)
+            return await self._listen(process, received, failed)
         finally:
             await end_process(process)
 
     async def _listen(
         self,
         process: Process,
-        heard: Callable[[GpuReading, str | None], None],
+        received: Callable[[GpuReading, str | None], None],
         failed: Callable[[str], None],
     ) -> str:
         assert process.stdout is not None
@@ -123,11 +125,11 @@ class GpuProcess:
             if not line:
                 break
             patience_seconds = self._hang_seconds
-            last_words = self._take(line, heard, failed)
+            last_words = self._take(line, received, failed)
         return last_words or _ending(await process.wait())
 
     def _take(
-        self, line: bytes, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
+        self, line: bytes, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
     ) -> str | None:
         """Hands on what a line says. Returns the error that it is, if it is one."""
         try:
@@ -143,7 +145,7 @@ class GpuProcess:
         checked = check_devices(said.get("devices"), at=self._clock.monotonic())
         problems = "; ".join(checked.problems) or None
         if checked.reading is not None:
-            heard(checked.reading, problems)
+            received(checked.reading, problems)
         else:
             failed(f"NVML: {problems}")
         return None

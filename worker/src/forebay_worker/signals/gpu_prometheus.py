@@ -31,14 +31,16 @@ class PrometheusGpu:
         self._query = query
         self._clock = clock
 
-    async def follow(self, *, heard: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> None:
-        """Runs until it is cancelled. ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is
+    async def follow(
+        self, *, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
+    ) -> None:
+        """Runs until it is cancelled. ``received`` gets each reading, and what was wrong in it; ``failed`` why there is
         none. Neither may raise."""
         async with aiohttp.ClientSession() as session:
             while True:
                 started = self._clock.monotonic()
                 try:
-                    heard(*await self._read(session, at=started))
+                    received(*await self._read(session, at=started))
                 except SignalError as error:
                     failed(str(error))
                 await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock.monotonic() - started)))

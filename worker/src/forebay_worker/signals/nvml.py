@@ -73,9 +73,9 @@ class _Device:
     def look(self) -> dict[str, Any]:
         """Null stands for what the device does not tell; ``error`` names what went wrong last."""
         row: dict[str, Any] = {"name": self.name, "error": None}
-        row["utilisation_percent"] = self._told(self._utilisation, row)
-        row["sm_percent"] = self._told(self._sm, row)
-        row["memory_used_bytes"], row["memory_total_bytes"] = self._told(self._memory, row) or (None, None)
+        row["utilisation_percent"] = self._reading_of(self._utilisation, row)
+        row["sm_percent"] = self._reading_of(self._sm, row)
+        row["memory_used_bytes"], row["memory_total_bytes"] = self._reading_of(self._memory, row) or (None, None)
         return row
 
     def product(self) -> str | None:
@@ -83,7 +83,7 @@ class _Device:
         name = _or_else(None, lambda: pynvml.nvmlDeviceGetName(self._handle))
         return None if name is None else str(name)
 
-    def _told(self, read: Callable[[], Any], row: dict[str, Any]) -> Any:
+    def _reading_of(self, read: Callable[[], Any], row: dict[str, Any]) -> Any:
         try:
             return read()
         except pynvml.NVMLError as error:
@@ -207,7 +207,7 @@ def _is_dead(row: dict[str, Any]) -> bool:
     return bool(row["error"]) and all(value is None for field, value in row.items() if field not in ("name", "error"))
 
 
-def _say(**what: Any) -> None:
+def _write_line(**what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
@@ -222,15 +222,15 @@ def main() -> int:
         pynvml.nvmlInit()
         devices = open_devices(names)
     except (pynvml.NVMLError, LookupError) as error:
-        _say(error=str(error), no_driver=isinstance(error, pynvml.NVMLError_LibraryNotFound))
+        _write_line(error=str(error), no_driver=isinstance(error, pynvml.NVMLError_LibraryNotFound))
         return 1
     while True:
         rows = [device.look() for device in devices]
         if all(_is_dead(row) for row in rows):
             # A lost GPU or a reloaded driver comes back, if at all, to a process that starts anew.
-            _say(error="; ".join(f"GPU {row['name']}: {row['error']}" for row in rows))
+            _write_line(error="; ".join(f"GPU {row['name']}: {row['error']}" for row in rows))
             return 1
-        _say(devices=rows)
+        _write_line(devices=rows)
         time.sleep(PERIOD_SECONDS)
 
 

@@ -37,11 +37,11 @@ class Source(Protocol[_Said]):
         """For the log and /status."""
         ...
 
-    async def follow(self, *, heard: Callable[[_Said, str | None], None], failed: Callable[[str], None]) -> None:
+    async def follow(self, *, received: Callable[[_Said, str | None], None], failed: Callable[[str], None]) -> None:
         """Runs until it is cancelled, and frees what it holds then.
 
-        ``heard`` gets each reading, and what was wrong in it; ``failed`` why there is none. Neither may raise. Raises
-        ``SignalAbsentError`` when there is nothing to follow, now or later.
+        ``received`` gets each reading and what was wrong in it; ``failed`` gets why there is none. Neither may raise.
+        Raises ``SignalAbsentError`` when there is nothing to follow, now or later.
         """
         ...
 
@@ -56,7 +56,7 @@ class EngineMetrics:
         self.name = str(self._url.with_user(None).with_query(None))
 
     async def follow(
-        self, *, heard: Callable[[EngineReading, str | None], None], failed: Callable[[str], None]
+        self, *, received: Callable[[EngineReading, str | None], None], failed: Callable[[str], None]
     ) -> None:
         """See `Source`."""
         async with aiohttp.ClientSession() as session:
@@ -65,7 +65,7 @@ class EngineMetrics:
                 try:
                     reply = await fetch(session, self._url)
                     page = reply.body.decode(errors="replace")
-                    heard(read_engine_metrics(page, at=started, prefix=self._prefix), None)
+                    received(read_engine_metrics(page, at=started, prefix=self._prefix), None)
                 except SignalError as error:
                     failed(str(error))
                 await asyncio.sleep(max(0.0, PERIOD_SECONDS - (self._clock.monotonic() - started)))
@@ -87,7 +87,7 @@ class _Kept(Generic[_Reading]):
         """Runs until it is cancelled."""
         while self._source is not None and not self._is_absent:
             try:
-                await self._source.follow(heard=self._heard, failed=self._failed)
+                await self._source.follow(received=self._received, failed=self._failed)
             except SignalAbsentError as error:
                 self._is_absent, self._error = True, str(error)
                 log.info("signal is not here", signal=self._signal, source=self._source.name, error=self._error)
@@ -135,7 +135,7 @@ class _Kept(Generic[_Reading]):
             return "ok"
         return "missing" if self._reading is None or self._error is not None else "stale"
 
-    def _heard(self, reading: _Reading, problem: str | None) -> None:
+    def _received(self, reading: _Reading, problem: str | None) -> None:
         self._reading, self._error = reading, problem
 
     def _failed(self, error: str) -> None:

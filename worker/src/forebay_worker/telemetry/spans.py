@@ -151,7 +151,7 @@ class Spans:
         if reason is not None:
             trace.process.set_attribute("forebay.reason", reason.code)
 
-    def let_go(self, work: Work) -> None:
+    def release(self, work: Work) -> None:
         if work.trace is not None:
             self.passed_on(work, "given_back")
             self.delivered(work, self._clock.monotonic())

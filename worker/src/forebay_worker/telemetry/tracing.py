@@ -32,7 +32,7 @@ class Tracing(Protocol):
     def passed_on(self, work: Work, status: str, reason: Reason | None = None) -> None:
         """It ends here and goes on elsewhere: ``retried``, ``expedited``; or it had ended before: ``duplicate``."""
 
-    def let_go(self, work: Work) -> None:
+    def release(self, work: Work) -> None:
         """Another worker runs it, or this one later: it has no outcome here."""
 
     def delivered(self, work: Work, now: float) -> None:
@@ -69,7 +69,7 @@ class NoTracing:
     def passed_on(self, work: Work, status: str, reason: Reason | None = None) -> None:
         """Nothing."""
 
-    def let_go(self, work: Work) -> None:
+    def release(self, work: Work) -> None:
         """Nothing."""
 
     def delivered(self, work: Work, now: float) -> None:

@@ -15,7 +15,7 @@ from forebay_worker.coordination.handover import HandOvers
 from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.dispatch.dispatcher import Dispatcher
 from forebay_worker.execution.executor import Executor
-from forebay_worker.intake.early_control import Heard
+from forebay_worker.intake.early_control import ReceivedControl
 from forebay_worker.intake.intake import Intake
 from forebay_worker.intake.last_words import HandedOver
 from forebay_worker.outcome.reporter import Reporter
@@ -72,20 +72,20 @@ class Exchange:
 
     # From the follower of coordination and control.
 
-    def hear(self, notice: Notice, age_seconds: float) -> None:
+    def receive(self, notice: Notice, age_seconds: float) -> None:
         """A notice of another worker."""
         for intake in self._intakes.values():
-            intake.hear(notice, age_seconds)
+            intake.receive(notice, age_seconds)
 
-    def hear_capacity(self, capacity: Capacity, age_seconds: float) -> None:
+    def receive_capacity(self, capacity: Capacity, age_seconds: float) -> None:
         """What another worker publishes of its share of the backend."""
-        self._post(self._sharer.hear, capacity, age_seconds)
+        self._post(self._sharer.receive, capacity, age_seconds)
 
-    def hear_controls(self, controls: list[tuple[Control, int]]) -> None:
+    def receive_controls(self, controls: list[tuple[Control, int]]) -> None:
         """Cancels and expedites, each with the broker's stamp (epoch milliseconds)."""
         # Dispatch first: what an intake hands it for one of them must find it there.
-        self._dispatcher.controls.heard.extend(controls)
+        self._dispatcher.controls.received.extend(controls)
         since_ms = self._clock.wall_ms() - RECENT_MS
-        heard = [Heard(control, stamped_ms, stamped_ms > since_ms) for control, stamped_ms in controls]
+        received = [ReceivedControl(control, stamped_ms, stamped_ms > since_ms) for control, stamped_ms in controls]
         for intake in self._intakes.values():
-            intake.heard_controls.extend(heard)
+            intake.received_controls.extend(received)

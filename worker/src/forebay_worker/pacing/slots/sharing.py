@@ -3,8 +3,9 @@ the coordination topic. Pure; one thread; times are monotonic seconds that the c
 
 The topic has one partition, so all workers read the same records in the same order. Each record says which share its
 worker has and which it claims; a claim holds from the moment at which it is *read*, as far as the other workers' holds
-leave it (`Sharing.hear`). So a share grows only into what others have said to have let go of, and the holds never sum
-to more than the limit. What is lowered is lowered at once, and is others' when its worker's next record is read.
+leave it (`Sharing.receive`). So a share grows only into what others have
+released, and the holds never sum to more than the limit. A share is lowered at once; others may take it when its
+worker's next record is read.
 """
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Member:
-    """``hold_requests``: what is its own, or still runs of what was. ``heard_at``: when a broker took its record."""
+    """Another worker. ``hold_requests``: its share, and what still runs beyond it. ``published_at``: when a broker took
+    its record."""
 
     capacity: Capacity
-    heard_at: float
+    published_at: float
     hold_requests: int
 
 
@@ -97,7 +99,7 @@ class _Sent:
 
 
 class Sharing:
-    """One worker's view. Call `hear` for each capacity record in the topic's order, this worker's own ones too, and
+    """One worker's view. Call `receive` for each capacity record in the topic's order, this worker's own ones too, and
     `step` many times a second; send what it returns.
 
     ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`. ``limit_min`` and
@@ -118,7 +120,7 @@ class Sharing:
     ) -> None:
         self.tier_times = tier_times
         self.share_requests = 0
-        self.heard_own_at = float("-inf")
+        self.read_own_at = float("-inf")
         """When the latest of this worker's records was sent that it has read."""
         self._backend = backend
         self._minimum = minimum
@@ -164,7 +166,7 @@ class Sharing:
         """Whether another process of this worker's id speaks in turn with it."""
         return self._twin_turns >= TWIN_TURNS
 
-    def hear(self, capacity: Capacity, *, now: float, age_seconds: float) -> float | None:
+    def receive(self, capacity: Capacity, *, now: float, age_seconds: float) -> float | None:
         """A record that was read; a broker took it ``age_seconds`` ago. Returns the limit to which the backend made its
         worker cut, if that is news.
 
@@ -184,7 +186,7 @@ class Sharing:
         share = max(capacity.share_requests, min(capacity.claim_requests, _room(capacity.limit_requests, others)))
         self._members[key] = _Member(capacity, at, max(share, capacity.in_flight))
         if key == self._own_key:
-            self._heard_own(capacity, share, now)
+            self._receive_own(capacity, share, now)
             return None
         if capacity.draining and not capacity.in_flight:
             del self._members[key]
@@ -203,14 +205,14 @@ class Sharing:
     def _bounded(self, limit_requests: float) -> float:
         return min(max(limit_requests, float(self._limit_min)), float(self._limit_max))
 
-    def _heard_own(self, capacity: Capacity, share: int, now: float) -> None:
+    def _receive_own(self, capacity: Capacity, share: int, now: float) -> None:
         while self._sent and self._sent[0].sequence < capacity.sequence:
             self._sent.popleft()
         if not self._sent or self._sent[0].sequence != capacity.sequence:
             return  # sent so long ago that it was given up
         sent = self._sent.popleft()
         self._granted = share
-        self.heard_own_at = sent.at
+        self.read_own_at = sent.at
         if self._joined_at is None and now - sent.at <= SILENT_SECONDS:
             self._joined_at = now
 
@@ -220,7 +222,7 @@ class Sharing:
 
     def is_silent(self, now: float) -> bool:
         """Whether this worker is cut off: it does not hear itself."""
-        return now - self.heard_own_at > SILENT_SECONDS
+        return now - self.read_own_at > SILENT_SECONDS
 
     def step(self, now: float, now_ms: int, own: Own) -> Capacity | None:
         """Sets `share_requests`. Returns what to send now, to be followed by `delivered`.
@@ -250,11 +252,11 @@ class Sharing:
             claim = min(claim, max(NEW_SHARE_REQUESTS, self.share_requests))
         if self._undelivered or not self._is_due(now, own, claim):
             return None
-        return self._say(now, own, wanted, claim)
+        return self._describe(now, own, wanted, claim)
 
     def farewell(self, now: float, own: Own) -> Capacity:
         """What to send last, after which nothing of this worker counts any more."""
-        return self._say(now, own, {}, 0)
+        return self._describe(now, own, {}, 0)
 
     def common_limit(self, own: Own, now_ms: int) -> float:
         """The backend's limit as all workers find it: the mean of theirs, each counted by what it has in flight, since
@@ -332,7 +334,7 @@ class Sharing:
         is_less = max(self.share_requests, own.in_flight) < held
         return is_less and any(_is_short(other) for other in others)
 
-    def _say(self, now: float, own: Own, wanted: Wanted, claim: int) -> Capacity:
+    def _describe(self, now: float, own: Own, wanted: Wanted, claim: int) -> Capacity:
         self._sequence += 1
         said = Capacity(
             worker=self._own_key[0],
@@ -359,7 +361,7 @@ class Sharing:
         return said
 
     def _forget_gone(self, now: float) -> None:
-        for key in [key for key, member in self._members.items() if member.heard_at <= now - GONE_SECONDS]:
+        for key in [key for key, member in self._members.items() if member.published_at <= now - GONE_SECONDS]:
             del self._members[key]
 
     def _members_but(self, key: _Key) -> list[_Member]:
