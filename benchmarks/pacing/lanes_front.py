@@ -23,7 +23,7 @@ from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import Assignment
-from forebay_worker.request.work import Answer, Failure, Record, Work
+from forebay_worker.request.work import Answer, Failure, FailureScope, Record, Work
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.wiring.choices import make_lanes
@@ -202,8 +202,8 @@ class LanesFront:
 def _failure(status: int) -> Failure:
     """The failure as the worker's backend makes it."""
     if status == CONNECTION_LOST:
-        return Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection lost", of_backend=True)
+        return Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection lost", scope=FailureScope.BACKEND)
     if status == TOO_LONG:
         return Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 400")
     reason = Reason.BACKEND_OVERLOADED if status == TOO_MANY else Reason.BACKEND_UNAVAILABLE
-    return Failure(reason=reason, error=f"HTTP {status}", of_backend=True, refused=True)
+    return Failure(reason=reason, error=f"HTTP {status}", scope=FailureScope.OVERLOAD)

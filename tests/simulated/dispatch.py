@@ -17,7 +17,7 @@ from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import Assignment
-from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, FailureScope, Retry, Work
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
 from simulated.outcomes import Outcomes
 from simulated.ports import ManualClock
@@ -25,12 +25,11 @@ from simulated.works import POOL, make_assignment, make_work
 
 
 def status_failure(status: int, *, retryable: bool = True) -> Failure:
-    return Failure(
-        reason=reason_of_status(status), error=f"HTTP {status}: SECRET", http_status=status, retryable=retryable
-    )
+    retry = Retry.ALLOWED if retryable else Retry.FORBIDDEN
+    return Failure(reason=reason_of_status(status), error=f"HTTP {status}: SECRET", http_status=status, retry=retry)
 
 
-REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True)
+REFUSED = Failure(reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", scope=FailureScope.BACKEND)
 ANSWER = Answer(body={"ok": True})
 BUFFER_BYTES = 3 * 1_000_000
 

@@ -15,7 +15,7 @@ import msgspec
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.reasons import Reason
 from forebay_worker.request.backend import BackendFailed
-from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, FailureScope, Work
 from simulation.scheduler import Process, Scheduler
 
 if TYPE_CHECKING:
@@ -100,16 +100,18 @@ class Backend:
         random = self._random
         if self.mode is Mode.REFUSED:
             failure = Failure(
-                reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", of_backend=True, reached=False
+                reason=Reason.BACKEND_UNAVAILABLE, error="connection refused", scope=FailureScope.CONNECTION
             )
             return 0.001, failure
         if self.mode is Mode.HANGING:
             return BACKEND_TIMEOUT_SECONDS, Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer")
         if self.mode is Mode.UNAVAILABLE:
-            return 0.01, _refusal(Reason.BACKEND_UNAVAILABLE, of_backend=True)
+            return 0.01, _refusal(Reason.BACKEND_UNAVAILABLE, scope=FailureScope.BACKEND)
         if self.mode is Mode.OVERLOADED:
             return 0.01, _refusal(
-                Reason.BACKEND_OVERLOADED, of_backend=True, retry_after_seconds=random.choice((None, 1.0, 7.0))
+                Reason.BACKEND_OVERLOADED,
+                scope=FailureScope.BACKEND,
+                retry_after_seconds=random.choice((None, 1.0, 7.0)),
             )
         if self.mode is Mode.ERRORS:
             return 0.01, _refusal(Reason.BACKEND_ERROR, status=500)
@@ -136,14 +138,14 @@ def _refusal(
     reason: Reason,
     *,
     status: int | None = None,
-    of_backend: bool = False,
+    scope: FailureScope = FailureScope.REQUEST,
     retry_after_seconds: float | None = None,
 ) -> Failure:
     return Failure(
         reason=reason,
         error="no",
         http_status=status,
-        of_backend=of_backend,
+        scope=scope,
         retry_after_seconds=retry_after_seconds,
     )
 

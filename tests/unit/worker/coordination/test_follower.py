@@ -231,7 +231,7 @@ def tell_in_background(post: Post, notices: list[Notice]) -> tuple[threading.Thr
     return teller, told
 
 
-@pytest.mark.parametrize(("delivered", "is_told"), [([True, True], True), ([True, False], False)])
+@pytest.mark.parametrize(("delivered", "is_published"), [([True, True], True), ([True, False], False)])
 def test_telling_waits_for_every_delivery(
     delivered: list[bool], is_published: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

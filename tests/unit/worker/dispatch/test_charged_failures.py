@@ -6,7 +6,7 @@ import pytest
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
-from forebay_worker.request.work import Failure
+from forebay_worker.request.work import Failure, Retry
 from simulated.dispatch import FAILED, Stage, works
 from simulated.works import POOL, make_work
 
@@ -69,8 +69,8 @@ def test_what_would_come_too_late_is_not_tried_again() -> None:
         (Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 422"), False),
         (Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error="no"), False),
         # The list of statuses is a setting: it beats what the reason says.
-        (Failure(reason=Reason.BACKEND_ERROR, error="HTTP 501", retryable=False), False),
-        (Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 425", retryable=True), True),
+        (Failure(reason=Reason.BACKEND_ERROR, error="HTTP 501", retry=Retry.FORBIDDEN), False),
+        (Failure(reason=Reason.BACKEND_REJECTED, error="HTTP 425", retry=Retry.ALLOWED), True),
     ],
 )
 def test_only_what_may_succeed_later_is_tried_again(failure: Failure, is_tried_again: bool) -> None:

@@ -17,7 +17,7 @@ from forebay_worker.dispatch.failure_policy import (
     FailurePolicy,
     Verdicts,
 )
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, FailureScope, Retry, Work
 from simulated.failures import DEADLINE_SECONDS, STATE_OF_THE_BACKEND, failure
 from simulated.works import make_work
 
@@ -82,8 +82,8 @@ def test_a_5xx_that_somebody_called_final_by_hand_is_the_requests_own(
         reason=reason_of_status(status),
         error="no",
         http_status=status,
-        of_backend=status in STATE_OF_THE_BACKEND,
-        retryable=retryable,
+        scope=FailureScope.BACKEND if status in STATE_OF_THE_BACKEND else FailureScope.REQUEST,
+        retry=Retry.ALLOWED if retryable else Retry.FORBIDDEN,
     )
     assert blame_of(one, retries_by_hand=by_hand) is blame
 
@@ -108,7 +108,7 @@ def test_what_is_told_of_it_has_no_word_of_the_answer(status: int | None, cause:
 
 
 def test_an_answer_that_broke_off_is_told_of_by_its_reason_alone() -> None:
-    one = Failure(reason=Reason.BACKEND_BAD_RESPONSE, error="gave up: MY-PRIVATE-PROMPT", of_backend=True)
+    one = Failure(reason=Reason.BACKEND_BAD_RESPONSE, error="gave up: MY-PRIVATE-PROMPT", scope=FailureScope.BACKEND)
     assert trouble_of(one).words == "backend_bad_response"
 
 

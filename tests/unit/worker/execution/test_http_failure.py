@@ -11,7 +11,7 @@ from forebay_worker.answers.verdict import Failed
 from forebay_worker.execution.answer_body import ANSWER_LIMITS
 from forebay_worker.execution.http_failure import failure_of, retry_after_seconds
 from forebay_worker.request.retry_policy import RetryStatuses
-from forebay_worker.request.work import Failure
+from forebay_worker.request.work import Failure, FailureScope
 from forebay_worker.settings import WorkerSettings
 
 BY_DEFAULT = WorkerSettings.model_fields["retry_statuses"].default
@@ -78,7 +78,7 @@ def test_what_each_status_means(status: int, counts_as: int, reason: Reason, of_
     assert failure.reached
     assert failure.error.startswith(f"HTTP {status}")
     assert failure.retry_after_seconds == 2.0, "a retry obeys it too"
-    assert failure.refused is (counts_as in (429, 503, 529))
+    assert (failure.scope is FailureScope.OVERLOAD) is (counts_as in (429, 503, 529))
 
 
 @pytest.mark.parametrize(

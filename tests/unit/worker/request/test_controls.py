@@ -102,7 +102,7 @@ def test_the_oldest_is_forgotten_when_there_are_too_many_or_its_requests_are_all
 def test_what_another_thread_heard_is_taken_in_in_its_order_and_then_there_is_room_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(controls_module, "HEARD_MAX", 2)
+    monkeypatch.setattr(controls_module, "RECEIVED_MAX", 2)
     controls = Controls()
     controls.received.append((wish(CANCEL, "a"), NOW_MS))
     assert controls.has_room()

@@ -9,7 +9,7 @@ from typing import Final
 
 from forebay_schemas.contract.envelope import payload_hints
 from forebay_schemas.contract.reasons import Reason
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, Retry, Work
 
 HINTS_BYTES_MAX: Final = 64 * 1024
 """Of a larger payload the model is not looked up: decoding one of 8 MiB takes the event loop some 10 ms."""
@@ -82,7 +82,7 @@ def blame_of(failure: Failure, *, retries_by_hand: bool = False) -> Blame:
         # A server that knows the path and not the model says so; one that knows not even the path has no such word.
         return Blame.REQUEST if "model" in failure.error.lower() else Blame.SHARED
     if 500 <= status < 600:
-        return Blame.REQUEST if retries_by_hand and failure.retryable is False else Blame.SHARED
+        return Blame.REQUEST if retries_by_hand and failure.retry is Retry.FORBIDDEN else Blame.SHARED
     return Blame.REQUEST
 
 

@@ -20,7 +20,7 @@ from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.request.retry_policy import Next, plan_after_failure
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, FailureScope, Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import Tracing
 
@@ -71,7 +71,7 @@ class Charging:
         """An execution failed, and not, or not surely, by the request's own fault."""
         if failure.of_backend:
             self._stats.backend_failed(failure.reason)
-        if failure.refused:
+        if failure.scope is FailureScope.OVERLOAD:
             self._gate.refused(now, self._clock.wall_ms())
         verdicts = self._failures.failed(
             now,

@@ -24,7 +24,7 @@ from forebay_worker.execution.json_body import why_not_json
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.handler import Handler, HandlerAnswer, HandlerRequest, NotRetryableError
-from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, Retry, Work
 
 log = structlog.get_logger("forebay.backend")
 
@@ -47,8 +47,8 @@ async def call_handler(handler: Handler, request: HandlerRequest, failures: Hand
         # sys.exit() in a handler, say: it ends its request, not the worker.
         failures.failed(request.request_id, error)
         problem = f"{type(error).__name__}: {error}"
-        retryable = False if isinstance(error, NotRetryableError) else None
-        raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem, retryable=retryable)) from None
+        retry = Retry.FORBIDDEN if isinstance(error, NotRetryableError) else Retry.BY_REASON
+        raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem, retry=retry)) from None
     given = returned if isinstance(returned, HandlerAnswer) else HandlerAnswer(body=returned)
     if (why := why_not_json(given.body)) is not None:
         raise _unusable(why)
@@ -62,7 +62,7 @@ async def call_handler(handler: Handler, request: HandlerRequest, failures: Hand
 def _unusable(problem: str) -> BackendFailed:
     """Once more it would answer the same."""
     error = f"the handler's answer: {problem}"
-    return BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=error, retryable=False))
+    return BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=error, retry=Retry.FORBIDDEN))
 
 
 def _count(value: Any, field: str) -> int | None:

@@ -23,7 +23,7 @@ from forebay_worker.execution.handler_backend import call_handler, load_handler
 from forebay_worker.execution.handler_failures import HandlerFailures
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.handler import Handler, HandlerRequest
-from forebay_worker.request.work import Answer, Failure
+from forebay_worker.request.work import Answer, Failure, Retry
 
 LENGTH_BYTES = 4
 FRAME_BYTES_MAX = LATER_BYTES_MAX + 64 * 1024
@@ -70,7 +70,7 @@ def _encode(answer: Answer) -> bytes:
         body = msgspec.json.encode(answer.body)
     except (TypeError, ValueError) as error:
         problem = f"the handler's answer: body: cannot be written as JSON: {error}"
-        return _encode_failure(Failure(reason=Reason.HANDLER_FAILED, error=problem, retryable=False))
+        return _encode_failure(Failure(reason=Reason.HANDLER_FAILED, error=problem, retry=Retry.FORBIDDEN))
     if len(body) > LATER_BYTES_MAX:
         problem = f"the result has {len(body)} bytes, a record may have {LATER_BYTES_MAX}"
         return _encode_failure(Failure(reason=Reason.RESULT_TOO_LARGE, error=problem))

@@ -16,7 +16,7 @@ from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason
 from forebay_worker.execution.handler_backend import NoChildError
 from forebay_worker.execution.handler_child import FRAME_BYTES_MAX, LENGTH_BYTES, Ended
 from forebay_worker.request.backend import BackendFailed
-from forebay_worker.request.work import Answer, Failure
+from forebay_worker.request.work import Answer, Failure, FailureScope, Retry
 
 _MODULE: Final = "forebay_worker.execution.handler_child"
 _END_SECONDS_MAX: Final = 2.0
@@ -57,7 +57,8 @@ async def _converse(process: Process, request: bytes) -> Answer:
     ended = msgspec.json.decode(frame, type=Ended)
     if ended.failure is not None:
         fields = ended.failure
-        raise BackendFailed(Failure(**fields | {"reason": REASONS_BY_CODE[fields["reason"]]}))
+        kinds = {"scope": FailureScope(fields["scope"]), "retry": Retry(fields["retry"])}
+        raise BackendFailed(Failure(**fields | kinds | {"reason": REASONS_BY_CODE[fields["reason"]]}))
     return Answer(body=ended.body, prompt_tokens=ended.prompt_tokens, output_tokens=ended.output_tokens)
 
 

@@ -20,7 +20,7 @@ from forebay_worker.execution.engine_priority import EnginePriority, with_priori
 from forebay_worker.execution.http_failure import failure_of, retry_after_seconds
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.retry_policy import RetryStatuses
-from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, FailureScope, Work
 from forebay_worker.signals.connection_errors import trouble_words
 
 # What aiohttp unpacks, or what needs no unpacking.
@@ -126,23 +126,17 @@ class HttpBackend:
         try:
             return await self._post(endpoint, payload, headers)
         except TimeoutError as error:
-            connecting = isinstance(error, aiohttp.ConnectionTimeoutError)
-            reason = Reason.BACKEND_UNAVAILABLE if connecting else Reason.BACKEND_TIMEOUT
-            problem = "no connection to the backend in time" if connecting else "no answer within the time limit"
-            failure = Failure(reason=reason, error=problem, of_backend=connecting, reached=not connecting)
-            raise BackendFailed(failure) from None
+            raise BackendFailed(_timeout(error)) from None
         except aiohttp.ClientResponseError as error:
             # Another protocol (TLS, HTTP/2), broken headers or chunks, an encoding that was not asked for. As a
             # connection that broke off: whoever answers one so mostly answers all so.
             problem = bounded(trouble_words(error))
-            raise BackendFailed(Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem, of_backend=True)) from None
+            failure = Failure(reason=Reason.BACKEND_BAD_RESPONSE, error=problem, scope=FailureScope.BACKEND)
+            raise BackendFailed(failure) from None
         except (aiohttp.ClientError, OSError) as error:
-            failure = Failure(
-                reason=Reason.BACKEND_UNAVAILABLE,
-                error=trouble_words(error),
-                of_backend=True,
-                reached=not isinstance(error, aiohttp.ClientConnectorError),
-            )
+            connecting = isinstance(error, aiohttp.ClientConnectorError)
+            scope = FailureScope.CONNECTION if connecting else FailureScope.BACKEND
+            failure = Failure(reason=Reason.BACKEND_UNAVAILABLE, error=trouble_words(error), scope=scope)
             raise BackendFailed(failure) from None
 
     async def _post(self, endpoint: _Endpoint, payload: bytes, headers: Mapping[str, str]) -> _Reply:
@@ -225,3 +219,10 @@ def execution_id(work: Work) -> str:
     if work.executions > 1:
         parts.append(f"u{work.executions - 1}")
     return "-".join(parts)
+
+
+def _timeout(error: TimeoutError) -> Failure:
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        problem = "no connection to the backend in time"
+        return Failure(reason=Reason.BACKEND_UNAVAILABLE, error=problem, scope=FailureScope.CONNECTION)
+    return Failure(reason=Reason.BACKEND_TIMEOUT, error="no answer within the time limit")

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import re
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Final
 
 from yarl import URL
 
 from forebay_worker.answers.verdict import Failed
 from forebay_worker.request.retry_policy import RetryStatuses
-from forebay_worker.request.work import Failure
+from forebay_worker.request.work import Failure, FailureScope, Retry
 
 _LOCATION_CHARS_MAX: Final = 300
 # A day: of digits without end a float is infinite.
 _RETRY_AFTER_SECONDS_MAX: Final = 86_400.0
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 # 529 is what some providers answer for "overloaded".
-_OF_BACKEND: Final = frozenset({429, 502, 503, 529})
-_TOO_MUCH: Final = frozenset({429, 503, 529})
+_OVERLOAD: Final = frozenset({429, 503, 529})
 
 
 def failure_of(
@@ -41,13 +41,20 @@ def failure_of(
     return Failure(
         reason=failed.reason,
         error=error,
-        of_backend=failed.gave_up or said in _OF_BACKEND,
+        scope=_scope_of(failed),
         http_status=said,
-        refused=said in _TOO_MUCH,
-        # What is no error status was neither asked for nor foreseen: its reason says whether it may pass.
-        retryable=None if said is None or said < 400 else retry_statuses.hold(said, status),
+        # Only an error status can be listed: for any other the reason decides.
+        retry=Retry.BY_REASON if said is None or said < 400 else retry_statuses.retry_for(said, status),
         retry_after_seconds=retry_after_seconds,
     )
+
+
+def _scope_of(failed: Failed) -> FailureScope:
+    if failed.status in _OVERLOAD:
+        return FailureScope.OVERLOAD
+    if failed.gave_up or failed.status == HTTPStatus.BAD_GATEWAY:
+        return FailureScope.BACKEND
+    return FailureScope.REQUEST
 
 
 def retry_after_seconds(retry_after: str | None, date: str | None) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS
+from forebay_worker.request.work import Retry
 
 
 class Next(Enum):
@@ -25,9 +26,10 @@ class RetryStatuses:
         self._statuses = frozenset(status for status in given if isinstance(status, int))
         self._classes = frozenset(int(name[0]) for name in given if isinstance(name, str))
 
-    def hold(self, *statuses: int) -> bool:
-        """Whether one of these is among them: a status, and the one that it counts as."""
-        return any(status in self._statuses or status // 100 in self._classes for status in statuses)
+    def retry_for(self, *statuses: int) -> Retry:
+        """Allowed if one of ``statuses`` is listed: a response's status, and the one that it counts as."""
+        listed = any(status in self._statuses or status // 100 in self._classes for status in statuses)
+        return Retry.ALLOWED if listed else Retry.FORBIDDEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

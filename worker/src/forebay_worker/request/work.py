@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -122,25 +123,51 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int | None = None
 
 
+class FailureScope(StrEnum):
+    """What a failure is about. Whether one of the backend counts against its request is the breaker's decision."""
+
+    REQUEST = "request"
+    """The request, as far as one failure alone can show."""
+    BACKEND = "backend"
+    """The backend's state: it broke off, or says that it cannot serve."""
+    OVERLOAD = "overload"
+    """The backend refused the request because it has too much to do."""
+    CONNECTION = "connection"
+    """No connection: no byte of the request can have reached the backend."""
+
+
+class Retry(StrEnum):
+    """Whether the same request may succeed later."""
+
+    BY_REASON = "by_reason"
+    """As the reason says."""
+    ALLOWED = "allowed"
+    FORBIDDEN = "forbidden"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an execution failed. ``error`` is for people. ``retry_after_seconds``: the backend's own wish.
-
-    ``of_backend``: the failure speaks of the backend's state; whether it counts against the request is the breaker's
-    to say. ``http_status``: the answer's, if there was one. ``refused``: the backend said that this was too much for
-    it. ``reached``: False when no byte of the request can have come to the backend. ``retryable``: whether the same
-    request may succeed later, when the reason alone does not say it.
-    """
+    """Why an execution failed. ``error`` is for people. ``http_status``: the answer's, if there was one.
+    ``retry_after_seconds``: the wait that the backend asked for."""
 
     reason: Reason
     error: str
-    of_backend: bool = False
+    scope: FailureScope = FailureScope.REQUEST
+    retry: Retry = Retry.BY_REASON
     http_status: int | None = None
-    reached: bool = True
-    refused: bool = False
-    retryable: bool | None = None
     retry_after_seconds: float | None = None
 
     @property
+    def of_backend(self) -> bool:
+        """Whether it is about the backend's state."""
+        return self.scope is not FailureScope.REQUEST
+
+    @property
+    def reached(self) -> bool:
+        """Whether the backend can have received any of the request."""
+        return self.scope is not FailureScope.CONNECTION
+
+    @property
     def may_retry(self) -> bool:
-        return self.reason.retryable if self.retryable is None else self.retryable
+        """Whether another execution may succeed."""
+        return self.reason.retryable if self.retry is Retry.BY_REASON else self.retry is Retry.ALLOWED
