@@ -25,7 +25,7 @@ from forebay_worker.partition.quiet import Quiet
 from forebay_worker.partition.sources import Source
 from forebay_worker.request.work import Work
 from simulated.consumer import ScriptedConsumer
-from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics
+from simulated.ports import Key, ManualClock, MemoryPeers, MemoryRecord, MemoryTopics, plain
 from simulated.works import POOL, envelope
 
 TIER = Tier.MID
@@ -137,6 +137,7 @@ class Bay:
     def start(self) -> Intake:
         return Intake(
             name="mid",
+            explain=plain,
             make_consumer=self.consumer.connect,
             sources=self.sources,
             envelopes=EnvelopeReader(self.schemas, foreign=self.foreign),

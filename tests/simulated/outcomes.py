@@ -12,7 +12,7 @@ from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
-from simulated.ports import ManualClock, MemoryProducer, MemoryRecord
+from simulated.ports import ManualClock, MemoryProducer, MemoryRecord, plain
 from simulated.works import POOL
 
 GONE = KafkaError(KafkaError._MSG_TIMED_OUT)
@@ -33,6 +33,7 @@ class Outcomes:
             clock=self.clock,
             stats=self.stats,
             tracing=tracing,
+            explain=plain,
         )
 
     def poll(self, seconds: float = 0.0) -> None:

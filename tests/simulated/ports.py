@@ -20,6 +20,11 @@ NOW_MS = 1_760_000_000_000
 """Start of a `ManualClock`'s wall clock."""
 
 
+def plain(error: KafkaError, topic: str) -> str:  # noqa: ARG001 - the form that the worker's parts expect
+    """A client's error in librdkafka's own words."""
+    return error.str()
+
+
 class ManualClock:
     """Both clocks, moved by hand."""
 

@@ -139,7 +139,8 @@ def _targets(ids: list[str], at: str | None) -> list[Target]:
 def _on_lines(lines: Iterable[Line]) -> list[Target]:
     """Targets on the lines that submit printed, or on any JSON lines with a ``request_id``."""
     targets = []
-    for number, text in lines:
+    for each in lines:
+        number, text = each.number, each.text
         if text is None:
             raise UsageError(f"line {number}", "is none of submit's: it is too long", fix="give JSON with request_id")
         if not text.strip():

@@ -7,7 +7,8 @@ import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from forebay_schemas.contract.request_lines import BYTE_ORDER_MARK
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX
@@ -21,7 +22,8 @@ _BATCH_LINES: Final = 2000
 _WAIT_SECONDS: Final = 60.0
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Line:
     """A line without its end, and without the byte order mark that some editors begin a file with (files that were
     put together have several). ``text`` is None when it was longer than ``LINE_BYTES_MAX``. Numbers start at 1."""
 

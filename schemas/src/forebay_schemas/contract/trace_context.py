@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 TRACEPARENT_CHARS_MAX: Final = 512
 """Later versions may be longer than the 55 characters of this one; more is never needed."""
@@ -12,7 +13,8 @@ _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 _SAMPLED: Final = 0x01
 
 
-class TraceContext(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TraceContext:
     """A reference to a span: ``trace_id`` has 32 hexadecimal digits, ``span_id`` 16, neither all zeros."""
 
     trace_id: str

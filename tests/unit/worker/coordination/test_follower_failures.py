@@ -86,7 +86,6 @@ def test_an_error_that_repeats_does_not_turn_hot() -> None:
     began = post.clock.monotonic()
     post.step(10)
     assert post.clock.monotonic() - began >= 1.0
-    assert post.coordination.heartbeat >= began, "it is alive all the same"
 
 
 def test_closing_closes_the_client() -> None:

@@ -208,22 +208,22 @@ def test_only_what_would_be_late_is_shed_oldest_first(
     left_seconds: list[float], ahead_seconds: float, shed: list[int]
 ) -> None:
     waiting = [low(number, left_seconds=left) for number, left in enumerate(left_seconds)]
-    planned, _ = plan_shedding(
+    planned = plan_shedding(
         waiting, now_ms=NOW_MS, ahead_seconds=ahead_seconds, turn_seconds=lambda _: 2.0, service_seconds=lambda _: 1.0
-    )
+    ).shed
     assert [each.work.offset for each in planned] == shed
     assert all(each.predicted_seconds > left_seconds[each.work.offset] for each in planned)
 
 
 def test_a_long_backlog_is_cut_to_what_can_be_done_in_time() -> None:
     waiting = [low(number, left_seconds=60) for number in range(1_000)]
-    planned, ahead_seconds = plan_shedding(
+    plan = plan_shedding(
         waiting, now_ms=NOW_MS, ahead_seconds=0.0, turn_seconds=lambda _: 0.5, service_seconds=lambda _: 4.0
     )
-    kept = len(waiting) - len(planned)
+    kept = len(waiting) - len(plan.shed)
     assert 60 / 0.5 < kept < 2 * 60 / 0.5
-    assert ahead_seconds == 0.5 * kept
-    assert [each.work.offset for each in planned] == list(range(kept, 1_000))
+    assert plan.ahead_seconds == 0.5 * kept
+    assert [each.work.offset for each in plan.shed] == list(range(kept, 1_000))
 
 
 def test_every_level_sheds_less_urgent_tiers_first() -> None:

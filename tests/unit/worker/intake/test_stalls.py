@@ -11,7 +11,7 @@ from forebay_worker.intake.stalls import Stalls
 from forebay_worker.partition.assignment import Assignment
 from forebay_worker.signals.gpu_watch import SICK_SECONDS, GpuWatch
 from forebay_worker.signals.readings import GpuReading
-from simulated.ports import NOW_MS
+from simulated.ports import NOW_MS, plain
 from simulated.works import make_assignment
 
 KEY = ("requests", 0)
@@ -37,7 +37,7 @@ class CommitDesk:
     def __init__(self) -> None:
         self.assignment: Assignment = make_assignment(Tier.HIGH)
         self.assignments = {KEY: self.assignment}
-        self.commits = Commits(name="high", assignments=self.assignments)
+        self.commits = Commits(name="high", assignments=self.assignments, explain=plain)
         self.consumer = SlowConsumer()
         self.progress = Stalls()
 

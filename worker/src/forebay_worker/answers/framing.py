@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 DONE: Final = b"[DONE]"
 """The data of the event that ends an OpenAI stream."""
@@ -12,7 +14,7 @@ _DONE_LINE_BYTES: Final = 12
 _ERROR: Final = b"error"
 
 
-class Event(NamedTuple):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """An event: its name, empty for most, and its data. ``error`` is the name of the field form of llama.cpp too."""
 
     name: bytes

@@ -122,12 +122,11 @@ class Coordination:
         self.read_until = float("-inf")
         self.read_at = float("-inf")
         """When something was last read that `read_until` waits for, in monotonic seconds."""
-        self.heartbeat = clock.monotonic()
 
     def step(self) -> None:
         """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again, and what was
         freed unseen is read again."""
-        now = self.heartbeat = self._clock.monotonic()
+        now = self._clock.monotonic()
         if not self._has_room():
             self._clock.sleep(NO_ROOM_SECONDS)
             return

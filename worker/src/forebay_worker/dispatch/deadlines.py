@@ -67,18 +67,20 @@ class Deadlines:
     def shed(self, now: float, now_ms: int, *, serves: bool) -> None:
         """Goes up or down the overload ladder and drops what its rung asks for. ``serves``: whether the backend
         does."""
-        for work, predicted_seconds in self._shedder.step(now, now_ms, serves=serves):
+        for shed in self._shedder.step(now, now_ms, serves=serves):
+            work = shed.work
             self._lanes.remove(work)
             if work.assignment.claims.claim(work.offset):
                 self.dropped_total += 1
-                self._reporter.shed(work, predicted_seconds=predicted_seconds, cause=self._shedder.ladder.cause)
+                self._reporter.shed(work, predicted_seconds=shed.predicted_seconds, cause=self._shedder.ladder.cause)
 
     def _doomed_at(self, now: float, now_ms: int, in_flight: int) -> Callable[[Work], bool]:
         """As `drop_doomed`, for many: whether a request would miss its deadline even if it started now."""
-        ahead_seconds, prompt_seconds, output_seconds = self._gate.pace_min(now)
-        if not self._predicts or in_flight < DOOMED_IN_FLIGHT_MIN or not output_seconds:
+        pace = self._gate.pace_min(now)
+        if not self._predicts or in_flight < DOOMED_IN_FLIGHT_MIN or not pace.output_token_seconds:
             return lambda _: False
-        ahead_ms, prompt_ms, output_ms = now_ms + 1000 * ahead_seconds, 1000 * prompt_seconds, 1000 * output_seconds
+        ahead_ms = now_ms + 1000 * pace.ahead_seconds
+        prompt_ms, output_ms = 1000 * pace.prompt_token_seconds, 1000 * pace.output_token_seconds
         return lambda work: (
             ahead_ms + prompt_ms * work.prompt_tokens + output_ms * work.output_tokens_min > work.deadline_ms
         )

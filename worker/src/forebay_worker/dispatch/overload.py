@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
@@ -181,14 +181,16 @@ def _since(known: float | None, now: float) -> float:
     return now if known is None else known
 
 
-class Shed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Shed:
     """A request to be shed, and the seconds from now to the end that it would have had."""
 
     work: Work
     predicted_seconds: float
 
 
-class SheddingPlan(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SheddingPlan:
     """``shed``: oldest first. ``ahead_seconds``: until what comes behind those that are kept would start."""
 
     shed: list[Shed]

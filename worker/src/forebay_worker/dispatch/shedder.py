@@ -75,13 +75,14 @@ class Shedder:
         late: dict[Tier, list[Shed]] = {}
         ahead_seconds = 0.0
         for tier in TIERS:
-            late[tier], ahead_seconds = plan_shedding(
+            plan = plan_shedding(
                 self._lanes[tier].waiting_in_order(),
                 now_ms=now_ms,
                 ahead_seconds=ahead_seconds,
                 turn_seconds=self._turn_of(),
                 service_seconds=self._service_of(now),
             )
+            late[tier], ahead_seconds = plan.shed, plan.ahead_seconds
         return [shed for tier in shed_tiers for shed in late[tier]]
 
     @property
@@ -104,5 +105,6 @@ class Shedder:
         if not self._by_tokens:
             service_seconds = self._service_seconds
             return lambda _: service_seconds
-        ahead, prompt, output = self._gate.pace_min(now)
+        pace = self._gate.pace_min(now)
+        ahead, prompt, output = pace.ahead_seconds, pace.prompt_token_seconds, pace.output_token_seconds
         return lambda work: ahead + prompt * work.prompt_tokens + output * work.output_tokens_min

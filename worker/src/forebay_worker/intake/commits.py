@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -28,7 +28,8 @@ PartitionKey = tuple[str, int]
 _Commit = tuple[int, str]
 
 
-class _Sent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Sent:
     """A partition's part of the commit that is on its way. ``says_alone``: it names a suspect that runs alone.
     ``finished_since``: of the oldest offset it tells of."""
 
@@ -46,7 +47,7 @@ class Commits:
         *,
         name: str,
         assignments: dict[PartitionKey, Assignment],
-        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        explain: Callable[[KafkaError, str], str],
     ) -> None:
         """``assignments`` is the intake's own; it is only read. ``explain`` says in words why a commit failed."""
         self._name = name

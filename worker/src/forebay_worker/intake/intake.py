@@ -75,7 +75,7 @@ class Intake:
         answer: Callable[[ControlAction, str, ControlOutcome], None],
         quiet: Quiet,
         default_ttl_ms: Mapping[Tier, int],
-        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        explain: Callable[[KafkaError, str], str],
         bounds: Bounds = BOUNDS,
     ) -> None:
         self.name = name

@@ -54,7 +54,7 @@ class Ownership:
         hand_over: Callable[[HandedOver], None],
         forget: Callable[[Assignment], None],
         drop_withheld: Callable[[Assignment], None],
-        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        explain: Callable[[KafkaError, str], str],
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds

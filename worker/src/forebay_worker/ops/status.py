@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.dispatch.blame import Cause
@@ -57,7 +59,7 @@ def limitation(dispatcher: Dispatcher, now: float) -> Limitation | None:
 
 def shown(found: Limitation | None) -> dict[str, Any] | None:
     """For the document."""
-    return None if found is None else found._asdict()
+    return None if found is None else msgspec.structs.asdict(found)
 
 
 def breaker_status(dispatcher: Dispatcher) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class Reporter:
         clock: Clock,
         stats: Stats,
         on_acknowledged: Callable[[Acknowledged], None] = lambda _: None,
-        explain: Callable[[KafkaError, str], str] = lambda error, _: error.str(),
+        explain: Callable[[KafkaError, str], str],
         tracing: Tracing = NO_TRACING,
         bounds: Bounds = BOUNDS,
     ) -> None:

@@ -224,7 +224,8 @@ class Gate:
 
     def pace_min(self, now: float) -> Pace:
         """What `service_seconds_min` goes by, for a look at many requests at once."""
-        return Pace(*(LUCK * seconds for seconds in self.pace(now)))
+        pace = self.pace(now)
+        return Pace(LUCK * pace.ahead_seconds, LUCK * pace.prompt_token_seconds, LUCK * pace.output_token_seconds)
 
     def full_cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
         """As `cost_seconds`, of a backend that has all in flight that it may have, as it has while requests wait."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 
-class Limitation(NamedTuple):
+class Limitation(msgspec.Struct, frozen=True, gc=False):
     """What keeps the next request from starting: a signal, and the threshold that it has reached."""
 
     signal: str
@@ -14,7 +15,7 @@ class Limitation(NamedTuple):
     threshold: float
 
 
-class Pace(NamedTuple):
+class Pace(msgspec.Struct, frozen=True, gc=False):
     """What a request would take that started now: ``ahead_seconds``, so much for each prompt token, and so much for
     each output token. All 0 while nothing is known of the backend."""
 

@@ -6,7 +6,8 @@ On the event loop's thread; times are passed in. Exporting is done by OpenTeleme
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from opentelemetry import context as ambient
@@ -84,7 +85,8 @@ class RequestTrace:
         return self.base_ns + int(now * _NS_PER_SECOND)
 
 
-class _Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Place:
     """Names and attributes that all spans of a partition share, known when a span is begun, for samplers."""
 
     process: str
