@@ -29,8 +29,8 @@ demo: bootstrap-run ## a pulse of four times the valley rate on a real Kafka, or
 up: bootstrap-run ## start the demo's stack (Kafka, engine, two workers) and leave it running
 	@$(BIN)/forebay-sandbox up
 
-dashboards: bootstrap tools ## write the chart's dashboards and draw them from a demo of three minutes, into docs/dashboards
-	@$(BIN)/forebay-sandbox dashboards --pictures docs/dashboards
+dashboards: bootstrap-run ## write the chart's Grafana dashboards from their sources, helm/dashboards
+	@$(BIN)/forebay-sandbox dashboards
 
 docs: bootstrap ## the documents as a site: build/docs/site/index.html
 	@$(BIN)/python tools/docs.py stage build/docs/source

@@ -1,4 +1,4 @@
-"""The sources of the chart's dashboards: what one is, how it becomes Grafana's JSON, and pictures of them from a demo.
+"""The sources of the chart's dashboards: what a dashboard is, and how it becomes Grafana's JSON.
 
-`python -m dashboards`, run in the parent folder, writes them. May import the sandbox. The main thread.
+`python -m dashboards FOLDER`, run in the parent folder, writes the files. Imports nothing of Forebay. The main thread.
 """

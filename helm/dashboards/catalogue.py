@@ -1,4 +1,4 @@
-"""Forebay's dashboards: which there are, and that their files in the chart are up to date. Writes those files."""
+"""The list of Forebay's dashboards. Writes their files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DASHBOARDS: Final[tuple[Dashboard, ...]] = (OVERVIEW, WORKER_PACING, DEAD_LETTER
 
 
 def write_dashboards(folder: Path) -> list[Path]:
-    """Write each to its file in ``folder``; the files."""
+    """Writes each dashboard to a file in ``folder``; returns the files."""
     paths = []
     for dashboard in DASHBOARDS:
         path = folder / f"{dashboard.name}.json"

@@ -1,4 +1,4 @@
-"""The chart's rules where they belong: a real Prometheus that scrapes real workers, with an engine that gets slow."""
+"""The chart's rules and dashboards in a real Prometheus that scrapes real workers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from chart.panels import FILES, expressions_in, with_all_chosen
+from chart.rendered import CHART
 from forebay_producer import Producer
 from forebay_sandbox.engine.process import call
 from forebay_sandbox.kafka.access import KafkaAccess
 from forebay_sandbox.process import RunRecord, Watchdog, new_token
+from forebay_sandbox.stack import incident
 from forebay_sandbox.stack.prometheus import LocalPrometheus, in_quick_time, jobs_of, running_prometheus
 from forebay_sandbox.stack.stack import MODEL, Launcher, Part, Stack
 from harness.waiting import wait_until
 
-RULES = Path(__file__).parents[2] / "helm" / "forebay" / "rules" / "forebay.yaml"
+RULES = CHART / "rules" / "forebay.yaml"
 
 FASTER = 30.0
 """Five minutes become ten seconds."""
@@ -119,3 +122,17 @@ def test_the_core_alert_fires_while_the_engine_is_slow_and_clears_when_it_is_wel
 
         assert call(engine, "DELETE", "/sandbox/faults")[0] < 300
         wait_until("the alert clears", lambda: firing(watch) is None, seconds=120)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_every_panel_shows_something_of_a_running_stack(watched: Watched, prometheus: Path, tmp_path: Path) -> None:
+    stack = watched.stack
+    empty = {expr for path in FILES for expr in expressions_in(path)}
+    with prometheus_beside(watched, binary=prometheus, folder=tmp_path / "prometheus") as watch, high_requests(stack):
+        incident.break_out(stack.engines[0].url, stack.kafka, pool_name=stack.pool, letters=30)
+        deadline = time.monotonic() + 60
+        while empty and time.monotonic() < deadline:
+            empty -= {expr for expr in empty if watch.query(with_all_chosen(expr, rate_interval="15s"))}
+            time.sleep(1)
+    assert empty == set()

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parents[2]
-RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
-DASHBOARDS = sorted((ROOT / "helm" / "forebay" / "dashboards").glob("*.json"))
+from chart.panels import FILES, expressions_in, load
+from chart.rendered import CHART, ROOT
+
+RULES = CHART / "rules" / "forebay.yaml"
 
 # Prometheus gives these to whatever it scrapes, or its external labels do.
 LABELS_OF_TARGETS = {"cluster", "namespace", "pod", "instance", "job"}
-
-
-def expressions_in(path: Path) -> Iterator[str]:
-    """Expressions of panels, of annotations, and of variables."""
-    document = json.loads(path.read_text(encoding="utf-8"))
-    for panel in document["panels"]:
-        yield from (target["expr"] for target in panel.get("targets", ()))
-    yield from (each["expr"] for each in document["annotations"]["list"])
-    variables = document["templating"]["list"]
-    yield from (each["query"]["query"] for each in variables if each["type"] == "query")
 
 
 def documented() -> dict[str, set[str]]:
@@ -42,8 +31,9 @@ def documented() -> dict[str, set[str]]:
 def all_expressions() -> Iterator[tuple[str, str]]:
     for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]:
         yield from ((rule.get("alert") or rule["record"], rule["expr"]) for rule in group["rules"])
-    for path in DASHBOARDS:
-        yield from ((path.stem, expr) for expr in expressions_in(path))
+    for path in FILES:
+        variables = (each["query"]["query"] for each in load(path)["templating"]["list"] if each["type"] == "query")
+        yield from ((path.stem, expr) for expr in (*expressions_in(path), *variables))
 
 
 def test_every_metric_of_rules_and_dashboards_is_one_that_is_documented() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from chart.panels import FILES, panels_of
+from chart.rendered import CHART, ROOT
+
 FOLDER = ROOT / "docs" / "runbooks"
-RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
-DASHBOARDS = sorted((ROOT / "helm" / "forebay" / "dashboards").glob("*.json"))
+RULES = CHART / "rules" / "forebay.yaml"
 
 SECTIONS = ["What it means", "How to look", "What to do", "What not to do", "How to know it is over"]
 
@@ -53,9 +53,9 @@ def test_the_index_lists_every_page_and_how_bad_it_is() -> None:
         assert rule["labels"]["severity"] in rows[str(rule["alert"])]
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_panels_lead_to_pages_that_are_there(path: Path) -> None:
-    urls = [link["url"] for panel in json.loads(path.read_text())["panels"] for link in panel.get("links", ())]
+    urls = [link["url"] for panel in panels_of(path) for link in panel["links"]]
     assert urls
     for url in urls:
         assert (FOLDER / url.removeprefix("${runbooks}/")).exists(), url

@@ -133,20 +133,11 @@ def _prometheus(
 def _dashboards(
     *,
     chart: Annotated[Path, typer.Option(help="The chart's folder.")] = CHART_FOLDER,
-    pictures: Annotated[
-        Path | None,
-        typer.Option(help="Folder for pictures of them, from a demo of three minutes.", show_default="none"),
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="How long requests arrive in that demo, 5 to 600.")] = 120.0,
-    out: Annotated[Path, typer.Option(help="Folder for logs.")] = OUT_FOLDER,
 ) -> None:
-    """Write the dashboards into the chart, and draw them with what a real Prometheus says of a demo."""
-    # Their sources lie beside the chart, outside this package.
-    options = ["--chart", str(chart), "--seconds", str(seconds), "--out", str(out)]
-    if pictures is not None:
-        options += ["--pictures", str(pictures)]
-    environment = {**os.environ, "PYTHONPATH": str(chart.parent)}
-    ran = subprocess.run([sys.executable, "-m", "dashboards", *options], env=environment, check=False)
+    """Write the Grafana dashboards into the chart, from their sources in Python."""
+    # The sources are beside the chart, outside this package.
+    command = [sys.executable, "-m", "dashboards", str(chart / "dashboards")]
+    ran = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(chart.parent)}, check=False)
     raise typer.Exit(ran.returncode)
 
 

@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -37,29 +36,16 @@ class PrometheusError(SandboxError):
     reason = "prometheus_failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """A line over time: its labels, and pairs of epoch seconds and value."""
-
-    labels: Mapping[str, str]
-    points: Sequence[tuple[float, float]]
-
-
 class LocalPrometheus:
     """A running Prometheus."""
 
     def __init__(self, *, url: str) -> None:
         self.url = url
 
-    def query(self, expr: str) -> list[Series]:
-        """The instant vector of now, a point each. Raises ``PrometheusError``."""
-        result = self._get("query", query=expr)["result"]
-        return [Series(labels=one["metric"], points=[_point(one["value"])]) for one in result]
-
-    def query_range(self, expr: str, *, start: float, end: float, step_seconds: float) -> list[Series]:
-        """What the expression was between two moments (epoch seconds). Raises ``PrometheusError``."""
-        result = self._get("query_range", query=expr, start=start, end=end, step=step_seconds)["result"]
-        return [Series(labels=one["metric"], points=[_point(pair) for pair in one["values"]]) for one in result]
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """The instant vector of now: each element's `metric` (its labels) and `value`. Raises ``PrometheusError``."""
+        result: list[dict[str, Any]] = self._get("query", query=expr)["result"]
+        return result
 
     def firing(self) -> list[dict[str, Any]]:
         """The alerts that fire now, with `labels` and `annotations`."""
@@ -139,11 +125,6 @@ def jobs_of(*, workers: Sequence[str], exporter: str) -> dict[str, list[str]]:
     }
 
 
-def with_values(expr: str, *, rate_interval: str) -> str:
-    """A dashboard's expression with everything chosen, as Grafana would send it. Pure."""
-    return re.sub(r"\$\{?(?!__)\w+\}?", ".*", expr.replace("$__rate_interval", rate_interval))
-
-
 def in_quick_time(rules: str, *, factor: float) -> str:
     """The rule file with every window and `for` so many times as short, for runs that last minutes. Pure.
 
@@ -184,7 +165,3 @@ def _wait_until_ready(prometheus: LocalPrometheus, process: subprocess.Popen[byt
             tail = "\n".join(log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:])
             raise PrometheusError(f"Prometheus at {prometheus.url} is not ready:\n{tail}")
         time.sleep(0.1)
-
-
-def _point(pair: Sequence[Any]) -> tuple[float, float]:
-    return float(pair[0]), float(pair[1])
