@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.limitation import Limitation
 from forebay_worker.pacing.policies.fixed import FixedLimit
@@ -65,7 +67,7 @@ class GateStage:
 
     def start(self, count: int = 1, work: Work | None = None) -> None:
         for _ in range(count):
-            started = work or work_of()
+            started = work_of() if work is None else msgspec.structs.replace(work)
             started.started = self.now
             self.gate.started(started, self.now)
             self.running.append(started)

@@ -13,7 +13,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_worker.dispatch.breaker import PROBE_OVERDUE_SECONDS, BreakerState
 from forebay_worker.dispatch.failure_policy import FAILURES_AMONG_ANSWERS_MAX
 from forebay_worker.dispatch.suspension import RECOVERY_SECONDS
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, Failures, Work
 from simulated.dispatch import ANSWER, REFUSED, Stage, status_failure, works
 from simulated.ports import NOW_MS
 from simulated.works import POOL, make_assignment, make_work
@@ -135,7 +135,7 @@ def test_a_charged_failure_still_tells_that_the_suspect_was_not_alone() -> None:
     stage = Stage()
     stage.accept(*works(4))
     innocent, poison, served, _ = stage.take_all()
-    poison.failed_at, poison.failures_among_answers = stage.clock.monotonic(), FAILURES_AMONG_ANSWERS_MAX - 1
+    poison.failures = Failures(stage.clock.monotonic(), among_answers=FAILURES_AMONG_ANSWERS_MAX - 1)
     stage.clock.advance(0.1)
     stage.dispatcher.answered(served, ANSWER)
     stage.dispatcher.failed(innocent, REFUSED)

@@ -8,7 +8,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.lanes.lanes import Lane, Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.request.memory import cost_bytes
-from forebay_worker.request.work import Work
+from forebay_worker.request.work import Failures, Work
 from simulated.ports import NOW_MS
 from simulated.works import make_assignment, make_work
 
@@ -209,7 +209,7 @@ def test_a_probe_is_a_request_that_did_not_fail_yet_then_the_one_that_failed_lon
     late, early = take(lanes), take(lanes)
     assert late is not None
     assert early is not None
-    late.failed_at, early.failed_at = 20.0, 10.0
+    late.failures, early.failures = Failures(20.0), Failures(10.0)
     push(lanes, late)
     push(lanes, early)
     probes = [lanes.pop_probe() for _ in range(5)]

@@ -8,7 +8,7 @@ from typing import Final
 
 from forebay_worker.dispatch.blame import Blame, Kind, Trouble, blame_of, is_at_the_door, kind_of, trouble_of
 from forebay_worker.dispatch.breaker import PROBE_SECONDS_MIN, RETRY_AFTER_SECONDS_MAX, Breaker, BreakerState
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, Failures, Work
 
 DIFFERENT_MIN: Final = 3
 """That many different requests with no answer between them tell that the backend fails all. One may be bad, two may be
@@ -48,6 +48,7 @@ class _Suspect:
     """``lone_until``: how long it waits when nothing else could give evidence, ``until``: when something may."""
 
     work: Work
+    failures: Failures
     failure: Failure
     lone_until: float
     until: float
@@ -144,15 +145,20 @@ class FailurePolicy:
         or runs that is of another kind than this one.
         """
         is_shared = self.blame(failure) is Blame.SHARED
-        if (is_shared or failure.reached) and work.failed_at and self.breaker.last_answer > work.failed_at:
-            work.failures_among_answers += 1
-        work.failed_at = now
-        if work.failures_among_answers >= FAILURES_AMONG_ANSWERS_MAX:
+        failures = work.failures
+        if failures is None:
+            failures = work.failures = Failures(now)
+        elif (is_shared or failure.reached) and self.breaker.last_answer > failures.last_at:
+            failures.among_answers += 1
+        failures.last_at = now
+        if failures.among_answers >= FAILURES_AMONG_ANSWERS_MAX:
             self.breaker.ended(now, started=work.started)
             # It tells for the breaker's suspect that it was not the only one to fail.
             return [*_back([self.breaker.release_suspect(float("inf"))]), _charged(work, failure)]
         if is_shared:
-            return self._failed_by_shared_blame(now, work, failure, seconds_left=seconds_left, others_wait=others_wait)
+            return self._failed_by_shared_blame(
+                now, work, failures, failure, seconds_left=seconds_left, others_wait=others_wait
+            )
         # What never reached the backend cannot have been the request's fault: nothing is waited for.
         back = self.breaker.backend_failed(
             now,
@@ -177,7 +183,7 @@ class FailurePolicy:
             may_publish = waiting or (running and not is_at_the_door(suspect.failure))
             is_given_up = not suspect.work.assignment.claims.is_open
             if is_given_up or now >= suspect.until or (not may_publish and now >= suspect.lone_until):
-                suspect.work.lone_tries += 1
+                suspect.failures.lone_tries += 1
                 verdicts.append(Verdict(work=suspect.work, failure=suspect.failure, charged=False))
             else:
                 kept.append(suspect)
@@ -201,6 +207,7 @@ class FailurePolicy:
         self,
         now: float,
         work: Work,
+        failures: Failures,
         failure: Failure,
         *,
         seconds_left: float,
@@ -209,22 +216,22 @@ class FailurePolicy:
         breaker = self.breaker
         self._note(work, failure)
         may_be_alone = len(self._ids) < DIFFERENT_MIN
-        if may_be_alone and work.lone_tries >= LONE_TRIES_MAX:
+        if may_be_alone and failures.lone_tries >= LONE_TRIES_MAX:
             breaker.ended(now, started=work.started)
             return [_charged(work, failure)]
         if not self._is_of_all:
             self._is_of_all = not may_be_alone and (len(self._kinds) > 1 or not others_wait(next(iter(self._kinds))))
         if breaker.state is BreakerState.CLOSED and not self._is_of_all:
-            self._suspects.append(_suspect(now, work, failure, seconds_left=seconds_left))
+            self._suspects.append(_suspect(now, work, failures, failure, seconds_left=seconds_left))
             if len(self._suspects) >= SUSPECTS_MAX:
                 breaker.open(now)
             return NONE
         if breaker.is_probe(work.started):
             if may_be_alone:
-                work.lone_tries += 1
+                failures.lone_tries += 1
             elif self._is_of_all:
                 # It has had its benefit of the doubt: the next failure after an answer to another is its own.
-                work.failures_among_answers = FAILURES_AMONG_ANSWERS_MAX - 1
+                failures.among_answers = FAILURES_AMONG_ANSWERS_MAX - 1
         back = breaker.backend_failed(
             now,
             (work, failure),
@@ -250,12 +257,13 @@ class FailurePolicy:
         return [Verdict(work=each.work, failure=each.failure, charged=False) for each in suspects]
 
 
-def _suspect(now: float, work: Work, failure: Failure, *, seconds_left: float) -> _Suspect:
+def _suspect(now: float, work: Work, failures: Failures, failure: Failure, *, seconds_left: float) -> _Suspect:
     wish_seconds = min(failure.retry_after_seconds or 0.0, RETRY_AFTER_SECONDS_MAX)
-    lone_seconds = max(LONE_SECONDS * 2**work.lone_tries, wish_seconds)
+    lone_seconds = max(LONE_SECONDS * 2**failures.lone_tries, wish_seconds)
     # At its deadline its lane sees to it.
     return _Suspect(
         work=work,
+        failures=failures,
         failure=failure,
         lone_until=now + min(lone_seconds, seconds_left),
         until=now + min(max(HELD_SECONDS_MAX, wish_seconds), seconds_left),

@@ -10,7 +10,7 @@ from collections import deque
 from forebay_worker.pacing.external_load import ExternalLoad
 from forebay_worker.pacing.kv_cache import KvCache
 from forebay_worker.pacing.limitation import Limitation, LimitChange, Pace
-from forebay_worker.pacing.metering import meter
+from forebay_worker.pacing.metering import AtStart, meter
 from forebay_worker.pacing.policy import Ended, PacingPolicy, Signals
 from forebay_worker.pacing.service_model import ServiceModel
 from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Others
@@ -91,6 +91,7 @@ class Gate:
         self._in_flight_mean = 1.0
         self._prompt_tokens_mean, self._output_tokens_mean = 1000.0, 100.0
         self._in_flight_seconds = 0.0
+        self._starts: dict[int, AtStart] = {}
         self._in_flight_at = 0.0
         self._last_reading: EngineReading | None = None
 
@@ -252,14 +253,13 @@ class Gate:
 
     def started(self, work: Work, now: float) -> None:
         """A request was started."""
-        work.prefilled_before = self._prompt_tokens_started - self.prefill_tokens(now)
+        prefilled_tokens = self._prompt_tokens_started - self.prefill_tokens(now)
         self._prefill_tokens += work.prompt_tokens
         self._prompt_tokens_started += work.prompt_tokens
-        work.prefilled_with = self._prompt_tokens_started
         self.tokens_in_flight += work.prompt_tokens + work.output_tokens
         self._output_in_flight += work.output_tokens
         self._count(now, 1)
-        work.in_flight_seconds = self._in_flight_seconds
+        self._starts[id(work)] = AtStart(prefilled_tokens, self._prompt_tokens_started, self._in_flight_seconds)
 
     def ended(
         self,
@@ -272,6 +272,7 @@ class Gate:
         succeeded: bool,
     ) -> None:
         """A request ended; ``in_flight`` counts it. Token counts are the backend's, None where it gave none."""
+        at_start = self._starts.pop(id(work), AtStart())
         self.tokens_in_flight -= work.prompt_tokens + work.output_tokens
         self._output_in_flight -= work.output_tokens
         self._in_flight_mean += IN_FLIGHT_ALPHA * (in_flight - self._in_flight_mean)
@@ -282,14 +283,14 @@ class Gate:
         if succeeded:
             self._prompt_tokens_mean += MIX_ALPHA * (prompt - self._prompt_tokens_mean)
             self._output_tokens_mean += MIX_ALPHA * (output - self._output_tokens_mean)
-            self._correct_prefill(work, now, output)
+            self._correct_prefill(at_start, now, output)
             self.model.learn(
                 service_seconds=seconds,
                 prompt_tokens=prompt,
                 output_tokens=output,
-                ahead_tokens=work.prefilled_with - work.prompt_tokens - work.prefilled_before,
-                prefilled_tokens=self._prompt_tokens_started - self._prefill_tokens - work.prefilled_before,
-                in_flight=(self._in_flight_seconds - work.in_flight_seconds) / seconds if seconds > 0 else in_flight,
+                ahead_tokens=at_start.prompt_tokens - work.prompt_tokens - at_start.prefilled_tokens,
+                prefilled_tokens=self._prompt_tokens_started - self._prefill_tokens - at_start.prefilled_tokens,
+                in_flight=at_start.mean_in_flight(self._in_flight_seconds, seconds) if seconds > 0 else in_flight,
             )
         self.policy.observe(
             Ended(
@@ -302,14 +303,14 @@ class Gate:
             )
         )
 
-    def _correct_prefill(self, work: Work, now: float, output_tokens: int) -> None:
+    def _correct_prefill(self, at_start: AtStart, now: float, output_tokens: int) -> None:
         """Backends prefill in order of arrival: when an answer is here, its prompt was taken in before its first token
         was put out, and so were all before it. What came in since then cannot be more than the pace allows."""
         self.prefill_tokens(now)
         decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
         pace = self.model.prompt_token_seconds
         taken_in_since = (self._own_part(self._in_flight) or 1.0) * decode_seconds / pace if pace else 0.0
-        seen = max(0.0, self._prompt_tokens_started - work.prefilled_with - taken_in_since)
+        seen = max(0.0, self._prompt_tokens_started - at_start.prompt_tokens - taken_in_since)
         gain = PREFILL_GAIN * min(1.0, TELLING_DECODE_SECONDS / decode_seconds if decode_seconds else 1.0)
         self._prefill_tokens += gain * (seen - self._prefill_tokens)
 

@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from forebay_worker.pacing.service_model import ServiceModel
 from forebay_worker.signals.readings import EngineReading
+
+
+class AtStart(msgspec.Struct, frozen=True, gc=False):
+    """A gate's counters when a request started, all since the gate was made.
+
+    - ``prefilled_tokens``: prompt tokens that the backend had taken in.
+    - ``prompt_tokens``: prompt tokens of all requests that had been started, its own included.
+    - ``in_flight_seconds``: the sum of all requests' times in flight.
+    """
+
+    prefilled_tokens: float = 0.0
+    prompt_tokens: int = 0
+    in_flight_seconds: float = 0.0
+
+    def mean_in_flight(self, in_flight_seconds: float, seconds: float) -> float:
+        """The mean number in flight over the ``seconds`` since then."""
+        return (in_flight_seconds - self.in_flight_seconds) / seconds
 
 
 def meter(

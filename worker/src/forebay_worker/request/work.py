@@ -35,21 +35,47 @@ class Traced(Protocol):
         ...
 
 
-class Work(msgspec.Struct, gc=False):
-    """A record that the worker owns until its outcome is durable.
+class Failures(msgspec.Struct, gc=False):
+    """A request's failures in this worker that did not count as attempts. The failure policy alone writes them.
 
-    ``request`` is None when the record could not be decoded: then ``problem`` says why; as long as both are None it has
-    not been read, since its schema is not known yet. Times: ``first_enqueued_at``
-    and ``deadline_ms`` in epoch milliseconds, ``started`` and ``failed_at`` in monotonic seconds of the last execution.
-    ``failures_among_answers``: how often it failed again after others had been answered. ``lone_tries``: how often it
-    ran again with nothing to compare it with.
-    ``outcome``: why it ended; None while it has not, and for one that goes on in another topic.
-    ``awaiting``: records of its outcome that are not yet delivered. ``crashes``: workers that died while running it.
-    Predicted: ``prompt_tokens``, ``output_tokens`` (``_min``: with luck) and ``cost_seconds`` (engine time; 0 when
-    unknown). ``arrived``: the monotonic seconds at which it joined its lane. ``predicted_seconds``: how long its last
-    execution was to take when it started; 0 when unknown. ``executions``: how often it was begun in this worker.
-    ``is_named_by_key``: its own id cannot be used, and its key stands for it: others may have the same.
-    ``trace``: tracing's own; None without it."""
+    - ``last_at``: monotonic seconds of the last one.
+    - ``among_answers``: failures after other requests had been answered.
+    - ``lone_tries``: further executions with no other request to compare with.
+    """
+
+    last_at: float
+    among_answers: int = 0
+    lone_tries: int = 0
+
+
+class Work(msgspec.Struct, gc=False):
+    """A record that the worker owns until its outcome is durable. One stage writes each group of fields.
+
+    The intake:
+
+    - ``request``: None for a record that could not be decoded; then ``problem`` says why. While both are None, the
+      record's schema is not known yet.
+    - ``first_enqueued_at``, ``deadline_ms``: epoch milliseconds.
+    - ``crashes``: workers that died while running it.
+    - ``is_named_by_key``: its own id cannot be used; its key stands for it, which others may share.
+
+    Arrival in a lane:
+
+    - ``prompt_tokens``, ``output_tokens``: predicted. ``output_tokens_min``: predicted with luck.
+    - ``cost_seconds``: predicted engine time; 0 when unknown. ``arrived``: monotonic seconds.
+
+    Dispatch:
+
+    - ``started``: monotonic seconds of the last execution. ``predicted_seconds``: its predicted length; 0 when unknown.
+    - ``executions``: executions in this worker. ``failures``: those that did not count; None without any.
+
+    The reporter:
+
+    - ``outcome``: why it ended; None until then, and for a request that goes on in another topic.
+    - ``awaiting``: records of its outcome that are not delivered yet.
+
+    ``trace`` belongs to tracing; None without it.
+    """
 
     record: Record
     assignment: Assignment
@@ -62,9 +88,7 @@ class Work(msgspec.Struct, gc=False):
     priority: int = 0
     deadline_ms: int = 0
     started: float = 0.0
-    failed_at: float = 0.0
-    failures_among_answers: int = 0
-    lone_tries: int = 0
+    failures: Failures | None = None
     outcome: Reason | None = None
     awaiting: int = 0
     crashes: int = 0
@@ -75,9 +99,6 @@ class Work(msgspec.Struct, gc=False):
     arrived: float = 0.0
     predicted_seconds: float = 0.0
     prediction: Prediction | None = None
-    prefilled_before: float = 0.0
-    prefilled_with: int = 0
-    in_flight_seconds: float = 0.0
     executions: int = 0
     is_named_by_key: bool = False
     trace: Traced | None = None
@@ -95,6 +116,11 @@ class Work(msgspec.Struct, gc=False):
     def attempt(self) -> int:
         """The number of this execution among those that count: 1 for the first."""
         return self.history.attempt
+
+    @property
+    def failed_at(self) -> float:
+        """Monotonic seconds of the last failure that did not count; 0 without one."""
+        return 0.0 if self.failures is None else self.failures.last_at
 
     @property
     def traceparent(self) -> str | None:
