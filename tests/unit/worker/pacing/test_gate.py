@@ -212,6 +212,7 @@ def test_an_answer_to_the_last_one_started_says_that_all_prompts_were_taken_in()
     assert before == 200_000
     stage.now += 0.1
     for _ in range(6):
+        stage.start(1, work_of(1, 1))
         stage.end(-1, output_tokens=1)
     assert stage.gate.prefill_tokens(stage.now) < 0.05 * before
 
