@@ -7,30 +7,29 @@ record.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
 from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
 from forebay_producer.dead_letters.audit import AuditIndex, AuditRecord, decode_audit
 from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
+from forebay_schemas.errors import ForebayError, TopicMissingError
 from forebay_schemas.formats.envelope_reader import EnvelopeReader
 from forebay_schemas.kafka.clients import create_client, make_admin
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import until_passed
 
 CLIENT_ID: Final = "forebay-dead-letters"
 
-_SILENT_SECONDS_MAX: Final = 10.0
 _POLL_SECONDS: Final = 0.2
-_BATCH_RECORDS_MAX: Final = 500
 
 _NOWHERE: Final = 2**63 - 1
 """Start of a partition without a record at or after the requested time."""
@@ -113,14 +112,9 @@ class DeadLetterReader:
         ends: Ends | None = None,
         tell: Callable[[int, int], None] = lambda _read, _of: None,
     ) -> Iterator[Message]:
-        config = reader_config(self._connection, client_id=CLIENT_ID) | {
-            # With end-of-partition events a reader finishes even when the last offsets hold no record.
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            # A larger prefetch is not faster, and dead letters can have 8 MiB each.
-            "queued.max.messages.kbytes": 4 * 1024,
-        }
-        consumer = create_client(Consumer, config)
+        # A larger prefetch is not faster, and dead letters can have 8 MiB each.
+        config = reader_config(self._connection, client_id=CLIENT_ID) | {"queued.max.messages.kbytes": 4 * 1024}
+        consumer = create_client(Consumer, config | SCAN_CONFIG)
         try:
             bounds = [self._bounds(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
             if ends is not None:
@@ -132,7 +126,7 @@ class DeadLetterReader:
             for partition, (first, end) in enumerate(bounds):
                 if first < end:
                     consumer.assign([TopicPartition(topic, partition, first)])
-                    for batch in self._read_partition(consumer, topic, partition, end):
+                    for batch in _up_to(end, partition, self._scan(consumer, topic)):
                         yield from batch
                         read += len(batch)
                         tell(read, due)
@@ -161,45 +155,42 @@ class DeadLetterReader:
             starts.append(_NOWHERE if one.offset == OFFSET_END else one.offset)
         return starts
 
-    def _read_partition(self, consumer: Consumer, topic: str, partition: int, end: int) -> Iterator[list[Message]]:
-        heard_at = self._clock.monotonic()
-        while True:
-            first = consumer.poll(_POLL_SECONDS)
-            if first is None:
-                if self._clock.monotonic() - heard_at > _SILENT_SECONDS_MAX:
-                    servers = self._connection.bootstrap_servers
-                    raise BrokerUnreachableError(f"the brokers at {servers} went silent before the end of {topic}")
-                continue
-            batch: list[Message] = []
-            at_end = False
-            # consume() with a timeout would wait for the whole timeout even with records at hand.
-            for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
-                error = message.error()
-                if error is not None:
-                    if error.code() != KafkaError._PARTITION_EOF:
-                        self._met(error, topic)
-                    elif message.partition() == partition:
-                        at_end = True
-                        break
-                    continue
-                offset = message.offset()
-                assert offset is not None
-                if offset < end:
-                    batch.append(message)
-                if offset >= end - 1:
-                    at_end = True
-                    break
-            yield batch
-            if at_end:
-                return
-            heard_at = self._clock.monotonic()
+    def _scan(self, consumer: Consumer, topic: str) -> TopicScan:
+        return TopicScan(
+            consumer,
+            connection=self._connection,
+            clock=self._clock,
+            reading=topic,
+            poll_seconds=_POLL_SECONDS,
+            on_error=lambda error, _: self._fail(error, topic),
+        )
 
-    def _met(self, error: KafkaError, topic: str) -> None:
+    def _fail(self, error: KafkaError, topic: str) -> NoReturn:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissingError([topic], pool=self._pool.name)
-        if not is_unreachable(error, known=True) and not error.retriable():
-            raise self._explained(error, topic)
+        raise self._explained(error, topic)
 
     def _explained(self, error: KafkaError, topic: str) -> ForebayError:
         needs = on_topic(Operation.READ, topic)
         return as_forebay_error(error, connection=self._connection, doing=f"reading {topic}", needs=needs, known=True)
+
+
+def _up_to(end: int, partition: int, scan: TopicScan) -> Iterator[list[Message]]:
+    """Batches of the partition's records before offset ``end``."""
+    is_at_end = False
+    while not is_at_end:
+        batch = []
+        for message in scan.batch():
+            # The consumer may still hold records of the partition before.
+            if message.partition() != partition:
+                continue
+            offset = message.offset()
+            assert offset is not None
+            is_record = message.error() is None
+            if is_record and offset < end:
+                batch.append(message)
+            if not is_record or offset >= end - 1:
+                is_at_end = True
+                break
+        if batch:
+            yield batch

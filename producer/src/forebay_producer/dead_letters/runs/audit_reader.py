@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
 from forebay_producer.dead_letters.audit import AuditRecord, decode_audit
 from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_transient_failure
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.errors import BrokerUnreachableError, ForebayError, TopicMissingError
+from forebay_schemas.errors import ForebayError, TopicMissingError
 from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 from forebay_schemas.kafka.transient import until_passed
@@ -24,8 +25,6 @@ AUDIT_PARTITION: Final = 0
 """The audit topic has one partition."""
 
 _POLL_SECONDS: Final = 0.05
-_SILENT_SECONDS_MAX: Final = 10.0
-_BATCH_RECORDS_MAX: Final = 1000
 
 
 class AuditReader:
@@ -38,8 +37,7 @@ class AuditReader:
         self._position = 0
         self._consumer = create_client(
             Consumer,
-            reader_config(connection, client_id=client_id)
-            | {"enable.partition.eof": True, "auto.offset.reset": "earliest"},
+            reader_config(connection, client_id=client_id) | SCAN_CONFIG,
         )
 
     def open(self) -> None:
@@ -86,38 +84,31 @@ class AuditReader:
     def _read_to(
         self, end: int, take: Callable[[AuditRecord, int, float], None], meanwhile: Callable[[], None]
     ) -> None:
-        read_at = self._clock.monotonic()
+        scan = TopicScan(
+            self._consumer,
+            connection=self._connection,
+            clock=self._clock,
+            reading=self._pool.audit,
+            poll_seconds=_POLL_SECONDS,
+            on_error=self._fail,
+        )
         while self._position < end:
             meanwhile()
-            first = self._consumer.poll(_POLL_SECONDS)
-            now = self._clock.monotonic()
-            if first is None:
-                if now - read_at > _SILENT_SECONDS_MAX:
-                    raise BrokerUnreachableError(
-                        f"the brokers at {self._connection.bootstrap_servers} went silent within {self._pool.audit}"
-                    )
-                continue
-            for message in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
-                error = message.error()
+            for message in scan.batch():
                 offset = message.offset()
-                if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                    self._met(error)
-                    continue
                 assert offset is not None
-                read_at = now
-                if error is not None:
+                if message.error() is not None:
                     self._position = max(self._position, offset)
                     continue
                 self._position = offset + 1
                 record = decode_audit(message.value())
                 if record is not None:
-                    take(record, offset, now)
+                    take(record, offset, self._clock.monotonic())
 
-    def _met(self, error: KafkaError) -> None:
+    def _fail(self, error: KafkaError, _topic: str | None) -> NoReturn:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissingError([self._pool.audit], pool=self._pool.name)
-        if not is_unreachable(error, known=True) and not error.retriable():
-            raise self._explained(error)
+        raise self._explained(error)
 
     def _failure(self, error: KafkaError) -> ForebayError:
         failure = self._explained(error)

@@ -14,6 +14,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, Kaf
 from confluent_kafka.admin import AdminClient
 
 from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
 from forebay_producer.dead_letters.audit import Intent
 from forebay_producer.dead_letters.replay_plan import replay_of
 from forebay_producer.dead_letters.runs.journal import Place
@@ -24,7 +25,7 @@ from forebay_schemas.errors import BrokerUnreachableError, ForebayError
 from forebay_schemas.kafka.clients import create_client, make_admin
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
 
@@ -35,10 +36,8 @@ SETTLE_REPLICATED_SECONDS: Final = 10.0
 LANDING_MS_MAX: Final = 120_000
 """Latest write of a replay after the lookup of its topic's ends: 10 s until its intent, and the lease of its run."""
 
-_SILENT_SECONDS_MAX: Final = 10.0
 _REPLICAS_SECONDS_MAX: Final = 30.0
 _POLL_SECONDS: Final = 0.2
-_BATCH_RECORDS_MAX: Final = 500
 
 Found = dict[Place, tuple[int, int]]
 """The partition and offset of each letter's replay."""
@@ -116,37 +115,37 @@ class ReadBack:
         found: Found = {}
         if not ranges:
             return found
-        config = reader_config(self._connection, client_id=self._client_id) | {
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            # Replays are not transactional; an open transaction of others must not hide them.
-            "isolation.level": "read_uncommitted",
-        }
-        consumer = create_client(Consumer, config)
+        # Replays are not transactional; an open transaction of others must not hide them.
+        config = reader_config(self._connection, client_id=self._client_id) | {"isolation.level": "read_uncommitted"}
+        consumer = create_client(Consumer, config | SCAN_CONFIG)
         try:
             consumer.assign([TopicPartition(*at, start) for at, (start, _) in ranges.items()])
             search = _Search(wanted, {at: end for at, (_, end) in ranges.items()})
-            heard_at = self._clock.monotonic()
+            scan = self._scan(consumer)
             while search.left and len(search.found) < len(wanted):
-                first = consumer.poll(_POLL_SECONDS)
+                batch = scan.batch()
                 self._pause(0)
-                if first is None:
-                    if self._clock.monotonic() - heard_at > _SILENT_SECONDS_MAX:
-                        servers = self._connection.bootstrap_servers
-                        raise BrokerUnreachableError(f"the brokers at {servers} went silent while replays were sought")
-                    continue
-                for message in (first, *consumer.consume(_BATCH_RECORDS_MAX - 1, 0)):
-                    error = message.error()
-                    if error is None or error.code() == KafkaError._PARTITION_EOF:
-                        heard_at = self._clock.monotonic()
-                        search.look_at(message)
-                    elif not is_unreachable(error, known=True) and not error.retriable():
-                        raise self._explained(error, message.topic())
+                for message in batch:
+                    search.look_at(message)
             return search.found
         except KafkaException as error:
             raise self._explained(error.args[0], None) from None
         finally:
             consumer.close()
+
+    def _scan(self, consumer: Consumer) -> TopicScan:
+        def fail(error: KafkaError, topic: str | None) -> None:
+            if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise self._explained(error, topic)
+
+        return TopicScan(
+            consumer,
+            connection=self._connection,
+            clock=self._clock,
+            reading="the retry and request topics",
+            poll_seconds=_POLL_SECONDS,
+            on_error=fail,
+        )
 
     def _explained(self, error: KafkaError, topic: str | None) -> ForebayError:
         needs = None if topic is None else on_topic(Operation.READ, topic)

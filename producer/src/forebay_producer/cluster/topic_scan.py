@@ -1,0 +1,77 @@
+"""Reads batches of records from assigned partitions until their end. Talks to the brokers; joins no group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, Message
+
+from forebay_schemas.clock import Clock
+from forebay_schemas.errors import BrokerUnreachableError
+from forebay_schemas.kafka.connection import KafkaConnection
+from forebay_schemas.kafka.errors import is_unreachable
+
+SILENT_SECONDS_MAX: Final = 10.0
+"""A scan that gets nothing for this long ends: the brokers are gone."""
+
+_BATCH_RECORDS_MAX: Final = 500
+
+SCAN_CONFIG: Final[dict[str, Any]] = {
+    # With end-of-partition events a scan ends even when the last offsets hold no record.
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+}
+"""Properties that a consumer needs for a scan."""
+
+
+class TopicScan:
+    """Takes batches from a consumer that has its partitions assigned."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        *,
+        connection: KafkaConnection,
+        clock: Clock,
+        reading: str,
+        poll_seconds: float,
+        on_error: Callable[[KafkaError, str | None], None],
+    ) -> None:
+        """``reading``: what is read, for the error after a silence. ``on_error`` gets each error that does not pass by
+        itself, with its topic, and raises."""
+        self._consumer = consumer
+        self._connection = connection
+        self._clock = clock
+        self._reading = reading
+        self._poll_seconds = poll_seconds
+        self._on_error = on_error
+        self._read_at = clock.monotonic()
+
+    def batch(self) -> list[Message]:
+        """The next records and end-of-partition events; empty when none came within ``poll_seconds``.
+
+        Raises ``BrokerUnreachableError`` after a silence of `SILENT_SECONDS_MAX`, and what ``on_error`` raises.
+        """
+        first = self._consumer.poll(self._poll_seconds)
+        if first is None:
+            if self._clock.monotonic() - self._read_at > SILENT_SECONDS_MAX:
+                servers = self._connection.bootstrap_servers
+                raise BrokerUnreachableError(f"the brokers at {servers} went silent while {self._reading} was read")
+            return []
+        # consume() with a timeout would wait for the whole timeout even with records at hand.
+        return [each for each in (first, *self._consumer.consume(_BATCH_RECORDS_MAX - 1, 0)) if self._is_read(each)]
+
+    def _is_read(self, message: Message) -> bool:
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            self._read_at = self._clock.monotonic()
+            return True
+        if not is_unreachable(error, known=True) and not _passes(error):
+            self._on_error(error, message.topic())
+        return False
+
+
+def _passes(error: KafkaError) -> bool:
+    """Whether the client recovers by itself. A topic that is gone does not come back."""
+    return error.retriable() and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
