@@ -128,11 +128,15 @@ def test_the_core_alert_fires_while_the_engine_is_slow_and_clears_when_it_is_wel
 @pytest.mark.timeout(400)
 def test_every_panel_shows_something_of_a_running_stack(watched: Watched, prometheus: Path, tmp_path: Path) -> None:
     stack = watched.stack
-    empty = {expr for path in FILES for expr in expressions_in(path)}
+    # There is no GPU here, and nothing of Kubernetes.
+    absent = ("forebay_gpu_utilisation_ratio", "forebay_gpu_memory_used_ratio", "forebay_gpu_age", "kube_pod_")
+    expressions = {expr for path in FILES for expr in expressions_in(path)}
+    empty = {expr for expr in expressions if not any(metric in expr for metric in absent)}
     with prometheus_beside(watched, binary=prometheus, folder=tmp_path / "prometheus") as watch, high_requests(stack):
-        incident.break_out(stack.engines[0].url, stack.kafka, pool_name=stack.pool, letters=30)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while empty and time.monotonic() < deadline:
+            # Again and again: a rate of dead letters shows only when there are more than before.
+            incident.break_out(stack.engines[0].url, stack.kafka, pool_name=stack.pool, letters=30)
             empty -= {expr for expr in empty if watch.query(with_all_chosen(expr, rate_interval="15s"))}
             time.sleep(1)
-    assert empty == set()
+    assert sorted(empty) == []

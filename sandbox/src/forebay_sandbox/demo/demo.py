@@ -14,7 +14,7 @@ from forebay_sandbox.demo.report import as_json, broken_promises, figures_of
 from forebay_sandbox.demo.stage import DemoResult, conclude, live, stage
 from forebay_sandbox.demo.trace import load_trace
 from forebay_sandbox.demo.traffic import PULSE_FACTOR, Pulse, schedule
-from forebay_sandbox.demo.view import live_line, live_table, plot, report_table
+from forebay_sandbox.demo.view import plot, report_table
 from forebay_sandbox.engine.ledger import executed_ids
 from forebay_sandbox.stack.stack import end_workers
 from forebay_schemas.clock import SystemClock
@@ -33,7 +33,7 @@ def run_demo(*, pulse: Pulse, out: Path) -> DemoResult:
             f"{len(arrivals)} requests in {pulse.total_seconds:g} s: {pulse.valley_per_second:g}/s, "
             f"and {PULSE_FACTOR:g} times that from {pulse.pulse_start_seconds:g} to {pulse.pulse_end_seconds:g} s"
         )
-        with live(console, table=live_table, line=live_line) as show:
+        with live(console) as show:
             traffic = Traffic(
                 stack=stack,
                 direct_url=stack.engines[1].url,

@@ -19,7 +19,7 @@ from forebay_sandbox.demo.ledger import DirectCall, DirectOutcome, Ledger, Passa
 from forebay_sandbox.demo.results import ResultsReader
 from forebay_sandbox.demo.samples import NOTHING_YET, Sample, Sampler
 from forebay_sandbox.demo.traffic import Arrival, Pulse
-from forebay_sandbox.demo.view import Now, TierNow
+from forebay_sandbox.demo.view import Board
 from forebay_sandbox.stack.stack import MODEL, Stack
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.envelope import JsonCodec
@@ -64,7 +64,7 @@ class Traffic:
         pulse: Pulse,
         arrivals: Sequence[Arrival],
         clock: Clock,
-        show: Callable[[Now], None],
+        show: Callable[[Board], None],
     ) -> None:
         self._stack = stack
         self._direct_url = direct_url
@@ -104,7 +104,7 @@ class Traffic:
                 await asyncio.gather(*calls)
                 for task in background:
                     task.cancel()
-        self._show(self._snapshot())
+        self._show(self._board())
         return TrafficRecord(
             ids=self._ledger.ids(),
             passages=self._ledger.passages(),
@@ -173,7 +173,7 @@ class Traffic:
 
     async def _keep_showing(self) -> None:
         while True:
-            self._show(self._snapshot())
+            self._show(self._board())
             await asyncio.sleep(_SHOW_SECONDS)
 
     async def _keep_sampling(self, session: aiohttp.ClientSession) -> None:
@@ -183,31 +183,32 @@ class Traffic:
             self._samples.append(await sampler.ask())
             await asyncio.sleep(_SHOW_SECONDS)
 
-    def _snapshot(self) -> Now:
-        now = max(0.0, self._now())
+    def _board(self) -> Board:
+        now, sample = max(0.0, self._now()), self._samples[-1]
         outcomes = [call.outcome for call in self._direct]
         answered = outcomes.count(DirectOutcome.COMPLETED)
-        return Now(
+        phase = f"{self._pulse.rate_at(now):g} requests/s" if now < self._pulse.total_seconds else "all sent, draining"
+        return Board(
             at_seconds=now,
-            total_seconds=self._pulse.total_seconds,
-            rate_per_second=self._pulse.rate_at(now),
-            tiers={tier: self._tier_now(tier) for tier in TIERS},
-            limit_requests=self._samples[-1].limit_requests,
-            engine_busy_share=self._samples[-1].engine_busy_share,
-            direct_completed=answered,
-            direct_refused=len(outcomes) - answered,
+            title=f"Forebay demo of {self._pulse.total_seconds:.0f} s, {phase}",
+            rows={tier: self._cells(tier, sample) for tier in TIERS},
+            notes=(
+                f"the workers allow {sample.limit_requests} in flight; engine busy {sample.engine_busy_share:.0%}",
+                f"the same requests straight at an engine: {answered} answered, "
+                f"{len(outcomes) - answered} refused or timed out",
+            ),
         )
 
-    def _tier_now(self, tier: Tier) -> TierNow:
+    def _cells(self, tier: Tier, sample: Sample) -> dict[str, int]:
         ledger = self._ledger
         # The workers were asked up to half a second ago; requests that ended since are not in flight any more.
-        in_flight = min(self._samples[-1].in_flight[tier], ledger.open(tier))
+        in_flight = min(sample.in_flight[tier], ledger.open(tier))
         ended = {status: ledger.ended(tier, status) for status in Status}
-        return TierNow(
-            arrived=ledger.accepted(tier),
-            waiting=ledger.open(tier) - in_flight,
-            in_flight=in_flight,
-            completed=ended[Status.COMPLETED],
-            expired=ended[Status.EXPIRED],
-            failed=sum(ended.values()) - ended[Status.COMPLETED] - ended[Status.EXPIRED],
-        )
+        return {
+            "arrived": ledger.accepted(tier),
+            "backlog": ledger.open(tier) - in_flight,
+            "in flight": in_flight,
+            "completed": ended[Status.COMPLETED],
+            "expired": ended[Status.EXPIRED],
+            "failed": sum(ended.values()) - ended[Status.COMPLETED] - ended[Status.EXPIRED],
+        }

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
+from forebay_sandbox.demo.view import Board, live_line, live_table
 from forebay_sandbox.kafka.access import ANSWER_SECONDS_MAX, KafkaAccess, kafka_from_environment
 from forebay_sandbox.kafka.local import launch_kafka
 from forebay_sandbox.kafka.spec import ClusterSpec
@@ -117,32 +117,20 @@ def _delete_topics(kafka: KafkaAccess, *, pool: str) -> None:
             _log.warning("topic %s stays behind: %s", topic, error)
 
 
-class Timed(Protocol):
-    """The state of a run at a moment, in seconds since the traffic's start."""
-
-    @property
-    def at_seconds(self) -> float: ...
-
-
-NowT = TypeVar("NowT", bound=Timed)
-
-
 @contextmanager
-def live(
-    console: Console, *, table: Callable[[NowT], Table], line: Callable[[NowT], str]
-) -> Iterator[Callable[[NowT], None]]:
+def live(console: Console) -> Iterator[Callable[[Board], None]]:
     """What shows how the run stands: a table that is redrawn, or a line now and then where that is not possible."""
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as screen:
-            yield lambda now: screen.update(table(now), refresh=True)
+            yield lambda board: screen.update(live_table(board), refresh=True)
         return
     next_line = 0.0
 
-    def show(now: NowT) -> None:
+    def show(board: Board) -> None:
         nonlocal next_line
-        if now.at_seconds >= next_line:
-            console.print(line(now), soft_wrap=True)
-            next_line = now.at_seconds + _LINE_EVERY_SECONDS
+        if board.at_seconds >= next_line:
+            console.print(live_line(board), soft_wrap=True)
+            next_line = board.at_seconds + _LINE_EVERY_SECONDS
 
     yield show
 

@@ -6,7 +6,7 @@ Makes rich renderables from values; prints nothing itself.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,64 +24,34 @@ _COLORS: Final = {Tier.HIGH: "red", Tier.MID: "yellow", Tier.LOW: "cyan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierNow:
-    """One tier at this moment."""
-
-    arrived: int
-    waiting: int
-    in_flight: int
-    completed: int
-    expired: int
-    failed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
-    """The demo at this moment. ``rate_per_second`` is the rate that the traffic's shape has now."""
+class Board:
+    """A demo at this moment. ``rows``: by name, the cells by the name of their column; the same columns in each."""
 
     at_seconds: float
-    total_seconds: float
-    rate_per_second: float
-    tiers: dict[Tier, TierNow]
-    limit_requests: int
-    """Of all workers together."""
-    engine_busy_share: float
-    direct_completed: int
-    direct_refused: int
-    """Refused, timed out or failed."""
+    title: str
+    rows: Mapping[str, Mapping[str, int | str]]
+    notes: tuple[str, ...]
 
 
-def live_table(now: Now) -> Table:
-    """The table that is redrawn while the demo runs."""
-    phase = f"{now.rate_per_second:g} requests/s" if now.at_seconds < now.total_seconds else "all sent, draining"
-    table = Table(
-        title=f"Forebay demo  {min(now.at_seconds, now.total_seconds):.0f} of {now.total_seconds:.0f} s, {phase}",
-        title_justify="left",
-        caption=f"the workers allow {now.limit_requests} in flight; engine busy {now.engine_busy_share:.0%}\n"
-        f"the same requests straight at an engine: {now.direct_completed} answered, "
-        f"{now.direct_refused} refused or timed out",
-        caption_justify="left",
-    )
-    table.add_column("tier")
-    for name in ("arrived", "backlog", "in flight", "completed", "expired", "failed"):
-        table.add_column(name, justify="right", min_width=9)
-    for tier in TIERS:
-        one = now.tiers[tier]
-        cells = (one.arrived, one.waiting, one.in_flight, one.completed, one.expired, one.failed)
-        table.add_row(Text(tier, style=_COLORS[tier]), *map(str, cells))
+def live_table(board: Board) -> Table:
+    """The table that is redrawn while a demo runs."""
+    title = f"{board.title}  {board.at_seconds:.0f} s"
+    table = Table(title=title, title_justify="left", caption="\n".join(board.notes), caption_justify="left")
+    table.add_column("")
+    for column in next(iter(board.rows.values())):
+        table.add_column(column, justify="right", min_width=9)
+    for name, cells in board.rows.items():
+        table.add_row(Text(name, style=_COLORS[Tier(name)] if name in TIERS else ""), *map(str, cells.values()))
     return table
 
 
-def live_line(now: Now) -> str:
+def live_line(board: Board) -> str:
     """The same for a stream that is no terminal."""
-    tiers = "; ".join(
-        f"{tier} {one.arrived} arrived {one.waiting} backlog {one.in_flight} in flight {one.completed} completed"
-        for tier, one in now.tiers.items()
+    rows = (
+        f"{name} " + " ".join(f"{cell} {column}" for column, cell in cells.items())
+        for name, cells in board.rows.items()
     )
-    pace = f"limit {now.limit_requests} engine busy {now.engine_busy_share:.0%}"
-    return (
-        f"{now.at_seconds:3.0f} s  {tiers}; {pace}; direct {now.direct_completed} answered {now.direct_refused} refused"
-    )
+    return f"{board.at_seconds:3.0f} s  {'; '.join((*rows, *board.notes))}"
 
 
 def new_report(title: str, *, caption: str) -> Table:

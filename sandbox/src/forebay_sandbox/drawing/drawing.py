@@ -13,7 +13,7 @@ from forebay_sandbox.drawing.handler import HANDLER, LOG_VARIABLE, SECONDS_VARIA
 from forebay_sandbox.drawing.load import DrawingService
 from forebay_sandbox.drawing.report import Visit, as_json, broken_promises, drawing_figures
 from forebay_sandbox.drawing.users import BURST_FREE, SLOTS_A_WORKER, users
-from forebay_sandbox.drawing.view import live_line, live_table, report_table
+from forebay_sandbox.drawing.view import report_table
 from forebay_sandbox.engine.ledger import executed_ids
 from forebay_sandbox.stack.stack import WORKERS, end_workers
 from forebay_schemas.clock import SystemClock
@@ -46,7 +46,7 @@ def run_drawing(*, image_seconds: float, out: Path) -> DemoResult:
             f"{len(everybody)} users in {everybody[-1].at_seconds:.0f} s, {BURST_FREE} of them at once at the start; "
             f"an image takes {image_seconds:g} s, {WORKERS * SLOTS_A_WORKER} are drawn at a time"
         )
-        with live(here.console, table=live_table, line=live_line) as show:
+        with live(here.console) as show:
             service = DrawingService(
                 stack=stack, users=everybody, image_seconds=image_seconds, clock=SystemClock(), show=show
             )

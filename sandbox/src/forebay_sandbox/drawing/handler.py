@@ -41,9 +41,6 @@ class DrawingRequest(Protocol):
     def request_id(self) -> str: ...
 
     @property
-    def attempt(self) -> int: ...
-
-    @property
     def payload(self) -> dict[str, Any]: ...
 
 
@@ -51,8 +48,6 @@ async def draw(request: DrawingRequest) -> dict[str, Any]:
     """Draws the payload's ``prompt``. Returns an answer of OpenAI's images API."""
     prompt = request.payload["prompt"]
     execution = _ledger().begin(request_id=request.request_id, path=_PATH)
-    execution.worker = os.environ.get("FOREBAY_WORKER_ID")
-    execution.attempt = str(request.attempt)
     try:
         await asyncio.sleep(drawing_seconds(prompt, mean_seconds=float(os.environ[SECONDS_VARIABLE])))
     except asyncio.CancelledError:

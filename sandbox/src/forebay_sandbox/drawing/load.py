@@ -16,10 +16,10 @@ from forebay_producer import Producer
 from forebay_producer.errors import OutcomeTimeoutError
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox.demo.ledger import Passage
+from forebay_sandbox.demo.view import Board
 from forebay_sandbox.drawing.handler import png_of
-from forebay_sandbox.drawing.report import Fee, Visit
+from forebay_sandbox.drawing.report import Visit
 from forebay_sandbox.drawing.users import User
-from forebay_sandbox.drawing.view import DrawingNow, UsersNow
 from forebay_sandbox.stack.stack import Stack, client_environment
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import ControlOutcome
@@ -33,6 +33,7 @@ LOST_SECONDS: Final = 20.0
 """A request without an outcome after the time of so many images, and so many seconds, is lost: no queue is as long."""
 
 _SHOW_SECONDS: Final = 0.5
+_ROWS: Final = {Tier.HIGH: "paid (high)", Tier.LOW: "free (low)"}
 
 
 class DrawingService:
@@ -45,7 +46,7 @@ class DrawingService:
         users: Sequence[User],
         image_seconds: float,
         clock: Clock,
-        show: Callable[[DrawingNow], None],
+        show: Callable[[Board], None],
     ) -> None:
         environ = client_environment(stack.kafka, pool=stack.pool)
         self._settings = load_settings(ProducerSettings, flags={}, config=None, environ=environ)
@@ -71,7 +72,7 @@ class DrawingService:
                 visits = [threads.submit(self._visit, producer, user) for user in self._users]
                 while True:
                     done, going_on = wait(visits, timeout=_SHOW_SECONDS, return_when=FIRST_EXCEPTION)
-                    self._show(self._snapshot())
+                    self._show(self._board())
                     for one in done:
                         one.result()  # raises what went wrong
                     if not going_on:
@@ -86,14 +87,14 @@ class DrawingService:
         accepted_seconds = self._now()
         with self._lock:
             self._open[handle.request_id] = user
-        result, fee = None, None
+        result, asked_seconds, answer = None, None, None
         if user.patience_seconds is not None:
             result = _outcome(producer, handle.request_id, timeout_seconds=user.patience_seconds)
             if result is None:
                 asked_seconds = self._now()
-                fee = Fee(asked_seconds=asked_seconds, answer=handle.expedite().outcome)
+                answer = handle.expedite().outcome
                 with self._lock:
-                    self._fees += fee.answer is ControlOutcome.EXPEDITED
+                    self._fees += answer is ControlOutcome.EXPEDITED
         if result is None:
             result = _outcome(producer, handle.request_id, timeout_seconds=self._lost_seconds)
         with self._lock:
@@ -107,7 +108,8 @@ class DrawingService:
                 result=result,
                 ended_seconds=None if result is None else self._now(),
             ),
-            fee=fee,
+            asked_seconds=asked_seconds,
+            answer=answer,
             is_right_picture=None if result is None else _is_picture_of(user.prompt, result),
         )
 
@@ -115,19 +117,26 @@ class DrawingService:
         """Seconds since the start."""
         return self._clock.monotonic() - self._started
 
-    def _snapshot(self) -> DrawingNow:
+    def _board(self) -> Board:
         now = self._now()
         with self._lock:
-            users = {tier: self._users_now(tier, now) for tier in (Tier.HIGH, Tier.LOW)}
-            return DrawingNow(at_seconds=now, users_total=len(self._users), users=users, fees=self._fees)
+            rows = {name: self._cells(tier, now) for tier, name in _ROWS.items()}
+            came = len(self._open) + self._served.total()
+            return Board(
+                at_seconds=now,
+                title=f"Forebay drawing service, {came} of {len(self._users)} users have come",
+                rows=rows,
+                notes=(f"{self._fees} free users have paid the fee",),
+            )
 
-    def _users_now(self, tier: Tier, now: float) -> UsersNow:
+    def _cells(self, tier: Tier, now: float) -> dict[str, int | str]:
         came = [user.at_seconds for user in self._open.values() if user.tier is tier]
-        return UsersNow(
-            open=len(came),
-            served=self._served[tier],
-            longest_open_seconds=now - min(came, default=now),
-        )
+        return {
+            "came": len(came) + self._served[tier],
+            "waiting or watching": len(came),
+            "at most": f"{now - min(came, default=now):.0f} s",
+            "served": self._served[tier],
+        }
 
 
 def _outcome(producer: Producer, request_id: str, *, timeout_seconds: float) -> Result | None:

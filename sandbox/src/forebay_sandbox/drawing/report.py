@@ -40,22 +40,15 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fee:
-    """A free user who waits offers the fee. It is charged when the answer is that the request was expedited."""
-
-    asked_seconds: float
-    answer: ControlOutcome | None
-    """What a worker did; None: none has said so in time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Visit:
     """One user's image, from the submit to the outcome."""
 
     request_id: str
     passage: Passage
-    fee: Fee | None = None
-    """None: it was not offered."""
+    asked_seconds: float | None = None
+    """When the fee was offered. It is charged if the answer is that the request was expedited. None: not offered."""
+    answer: ControlOutcome | None = None
+    """What a worker did with the offer; None also if no worker answered in time."""
     is_right_picture: bool | None = None
     """Whether what came is the prompt's picture; None: nothing came."""
 
@@ -63,7 +56,7 @@ class Visit:
     def kind(self) -> Kind:
         if self.passage.arrival.tier is Tier.HIGH:
             return Kind.PAID
-        return Kind.FEE if self.fee is not None and self.drawn_in_high else Kind.FREE
+        return Kind.FEE if self.asked_seconds is not None and self.drawn_in_high else Kind.FREE
 
     @property
     def drawn_in_high(self) -> bool:
@@ -79,7 +72,7 @@ class Visit:
     @property
     def before_fee_seconds(self) -> float | None:
         """Waited until the fee was offered."""
-        return None if self.fee is None else self.fee.asked_seconds - self.passage.accepted_seconds
+        return None if self.asked_seconds is None else self.asked_seconds - self.passage.accepted_seconds
 
     @property
     def after_fee_seconds(self) -> float | None:
@@ -117,7 +110,7 @@ def drawing_figures(
     by_kind = {kind: [visit for visit in visits if visit.kind is kind] for kind in Kind}
     came = [visit for visit in visits if visit.is_right_picture is not None]
     drawn = set(executed)
-    saved = [saving.saved_seconds for saving in savings_of(visits, image_seconds=image_seconds)]
+    saved = saved_seconds(visits, image_seconds=image_seconds)
     return DrawingFigures(
         offered=offered,
         duplicated=executed_more_than_once(executed, among={visit.request_id for visit in visits}),
@@ -129,40 +122,27 @@ def drawing_figures(
         waits={kind: _percentiles(visit.wait_seconds for visit in of_kind) for kind, of_kind in by_kind.items()},
         before_fee=_percentiles(visit.before_fee_seconds for visit in by_kind[Kind.FEE]),
         after_fee=_percentiles(visit.after_fee_seconds for visit in by_kind[Kind.FEE]),
-        fees_too_late=sum(visit.fee is not None for visit in by_kind[Kind.FREE]),
+        fees_too_late=sum(visit.asked_seconds is not None for visit in by_kind[Kind.FREE]),
         false_answers=sum(
-            (visit.fee.answer is ControlOutcome.EXPEDITED) != visit.drawn_in_high
+            (visit.answer is ControlOutcome.EXPEDITED) != visit.drawn_in_high
             for visit in visits
-            if visit.fee is not None and visit.fee.answer is not None and visit.passage.result is not None
+            if visit.answer is not None and visit.passage.result is not None
         ),
         saved_p50_seconds=statistics.median(saved) if saved else None,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
-    """What the fee saved one who paid it in time."""
-
-    came_seconds: float
-    wait_seconds: float
-    free_wait_seconds: float
-    """The median of what those waited who came near that time and stayed free."""
-
-    @property
-    def saved_seconds(self) -> float:
-        return self.free_wait_seconds - self.wait_seconds
-
-
-def savings_of(visits: Sequence[Visit], *, image_seconds: float) -> list[Saving]:
-    """One for each who paid the fee in time, and to whom somebody can be compared."""
+def saved_seconds(visits: Sequence[Visit], *, image_seconds: float) -> list[float]:
+    """For each who paid the fee in time: how much less they waited than the median of those who came then and stayed
+    free. Without anybody to compare with they are left out."""
     free = [(visit.passage.arrival.at_seconds, visit.wait_seconds) for visit in visits if visit.kind is Kind.FREE]
-    savings = []
+    saved = []
     for visit in visits:
         came, waited = visit.passage.arrival.at_seconds, visit.wait_seconds
         near = [wait for at, wait in free if wait is not None and abs(at - came) <= NEAR_IMAGES * image_seconds]
         if visit.kind is Kind.FEE and waited is not None and near:
-            savings.append(Saving(came_seconds=came, wait_seconds=waited, free_wait_seconds=statistics.median(near)))
-    return savings
+            saved.append(statistics.median(near) - waited)
+    return saved
 
 
 def _percentiles(seconds: Iterable[float | None]) -> Percentiles | None:

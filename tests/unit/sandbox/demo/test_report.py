@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from forebay_sandbox.demo.picture import draw
 from forebay_sandbox.demo.report import Figures, Percentiles, as_json, broken_promises, figures_of
 from forebay_sandbox.demo.samples import Sample
 from forebay_sandbox.demo.traffic import Arrival
-from forebay_sandbox.demo.view import bars, plot, report_table
+from forebay_sandbox.demo.view import Board, bars, live_line, live_table, plot, report_table
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier
@@ -189,3 +190,17 @@ def test_the_plot_fits_the_columns(columns: int) -> None:
     ledger = ledger_of(*(arrival(n, at=float(n)) for n in range(150)))
     lines = plot(series_of(ledger.passages(), [], []), columns=columns).plain.splitlines()
     assert max(len(line) for line in lines if "█" in line) <= columns + len("       │")
+
+
+def test_a_running_demo_is_shown_as_a_table_or_as_a_line() -> None:
+    high: dict[str, int | str] = {"came": 3, "longest": "2 s"}
+    free: dict[str, int | str] = {"came": 5, "longest": "9 s"}
+    board = Board(at_seconds=7.4, title="Demo", rows={Tier.HIGH: high, "free": free}, notes=("1 paid", "busy"))
+    assert live_line(board) == "  7 s  high 3 came 2 s longest; free 5 came 9 s longest; 1 paid; busy"
+    console = Console(width=60, file=StringIO())
+    with console.capture() as shown:
+        console.print(live_table(board))
+    words = shown.get().split()
+    assert words[:3] == ["Demo", "7", "s"]
+    assert words[-3:] == ["1", "paid", "busy"]
+    assert {"came", "longest", "high", "3", "9"} <= set(words)
