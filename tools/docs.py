@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
+STYLE = "site.css"
 LINK = re.compile(r"!?\[(?P<shown>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"\s*```")
 HEADING = re.compile(r"#{1,6}\s+(.*)")
@@ -113,6 +114,8 @@ def stage(root: Path, into: Path) -> None:
         path = into / _place(PurePosixPath(page))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join([*pieces, text[done:]]), encoding="utf-8")
+    if (root / "docs" / STYLE).exists():
+        shutil.copyfile(root / "docs" / STYLE, into / STYLE)
 
 
 def _moved(root: Path, into: Path, page: Path, shown: str, link: re.Match[str]) -> str:
