@@ -120,7 +120,7 @@ def test_a_paused_broker_can_be_stopped_and_started_tidily(trio: LocalKafka) -> 
     assert pid not in {process.pid for process in processes_of(trio.token)}
     broker.start()
 
-    with pytest.raises(SandboxError, match="broker 1 runs already"):
+    with pytest.raises(SandboxError, match="broker 1 is already running"):
         broker.start()
 
 

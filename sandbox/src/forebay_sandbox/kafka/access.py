@@ -1,4 +1,4 @@
-"""A Kafka cluster for tests and demos, ours or a foreign one: its address, and common operations. Talks to the brokers;
+"""A Kafka cluster for tests and demos, local or given: its address, and common operations. Talks to the brokers;
 starts and stops nothing."""
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class KafkaAccess:
     def create_topic(
         self, name: str | None = None, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> str:
-        """Make a topic, under a new random name when none is given; return its name once it can be written to."""
+        """Creates a topic and waits until it has leaders. Returns its name, a random one unless given."""
         topic = name or f"t-{secrets.token_hex(6)}"
         admin = self.admin()
         admin.create_topics([NewTopic(topic, partitions, -1, config=dict(config or {}))])[topic].result(
@@ -69,10 +69,10 @@ class KafkaAccess:
             if len(seen) == partitions and all(one.error is None and one.leader >= 0 for one in seen.values()):
                 return topic
             time.sleep(0.02)
-        raise SandboxError(f"topic {topic} has no leader {ANSWER_SECONDS_MAX:.0f} s after it was made")
+        raise SandboxError(f"topic {topic} has no leader {ANSWER_SECONDS_MAX:.0f} s after its creation")
 
     def read_all(self, topic: str, *, timeout_seconds: float = ANSWER_SECONDS_MAX) -> list[Message]:
-        """Every record that lies in ``topic`` now, partition by partition in order; belongs to no group."""
+        """All records of ``topic`` at this moment, ordered by partition and offset. Joins no group."""
         consumer = create_client(Consumer, reader_config(self.connection, client_id=_CLIENT_ID))
         try:
             return _read_to_end(consumer, topic, timeout_seconds=timeout_seconds)
@@ -80,7 +80,7 @@ class KafkaAccess:
             consumer.close()
 
     def committed(self, group: str, topic: str) -> dict[int, int]:
-        """The committed offset of each partition of ``topic`` that ``group`` has committed one for."""
+        """The group's committed offsets by partition; partitions without one are left out."""
         partitions = self.admin().list_topics(topic, timeout=ANSWER_SECONDS_MAX).topics[topic].partitions
         config = reader_config(self.connection, client_id=_CLIENT_ID) | {"group.id": group}
         consumer = create_client(Consumer, config)
@@ -92,7 +92,7 @@ class KafkaAccess:
 
 
 def _watermarks(consumer: Consumer, partition: TopicPartition, deadline: float) -> tuple[int, int]:
-    """The partition's first offset and its end; a leader that has only just been chosen is asked again."""
+    """The partition's first and end offsets. Asks again while a leader is being elected."""
     while True:
         left = deadline - time.monotonic()
         try:
@@ -132,7 +132,7 @@ def _read_to_end(consumer: Consumer, topic: str, *, timeout_seconds: float) -> l
 
 
 def kafka_from_environment() -> KafkaAccess | None:
-    """The cluster that FOREBAY_BOOTSTRAP_SERVERS (and FOREBAY_KAFKA_PROPERTIES) name, if they do."""
+    """The cluster of FOREBAY_BOOTSTRAP_SERVERS and FOREBAY_KAFKA_PROPERTIES; None if the first is not set."""
     servers = os.environ.get("FOREBAY_BOOTSTRAP_SERVERS")
     if not servers:
         return None

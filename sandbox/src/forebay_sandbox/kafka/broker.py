@@ -33,7 +33,7 @@ _PORT_TAKEN = re.compile(r"failed to bind to \S*?:(\d+)\b.*Address already in us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """All that starting a broker takes. ``connection`` reaches this broker alone, by its first listener."""
+    """The inputs of a broker's start. ``connection`` reaches this broker alone, by its first listener."""
 
     node_id: int
     command: Sequence[str]
@@ -44,7 +44,7 @@ class Launch:
 
 
 class Broker:
-    """A broker of a running cluster, with what a test may do to it. For one thread at a time."""
+    """A broker of a local cluster: start, signals, log. Not thread-safe."""
 
     def __init__(self, launch: Launch, *, ports: Mapping[str, int]) -> None:
         self._launch = launch
@@ -62,13 +62,13 @@ class Broker:
 
     @property
     def exit_status(self) -> int | None:
-        """As of subprocess: negative for a signal; None while the broker runs or was never started."""
+        """The exit status as in subprocess: negative for a signal. None before the first start and while it runs."""
         return self._process.poll() if self._process is not None else None
 
     def launch(self) -> None:
         """Starts the process and returns at once. It must not be running."""
         if self.pid is not None:
-            raise SandboxError(f"broker {self.node_id} runs already (process {self.pid})")
+            raise SandboxError(f"broker {self.node_id} is already running (process {self.pid})")
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -83,9 +83,9 @@ class Broker:
             )
 
     def wait_ready(self, *, beside: Sequence[Broker] = ()) -> None:
-        """Return when the broker answers a metadata request that lists it and those ``beside`` it.
+        """Returns once the broker's metadata lists it and the brokers in ``beside``.
 
-        Raises PortTakenError or BrokerStartError, also for one of those that ended.
+        Raises PortTakenError or BrokerStartError, also if one of those ended.
         """
         awaited = {self, *beside}
 
@@ -101,7 +101,7 @@ class Broker:
         )
 
     def start(self) -> None:
-        """Start it again on its ports and data; return when it answers."""
+        """Starts it on its ports and data, and waits until it answers."""
         self.launch()
         self.wait_ready()
 
@@ -118,7 +118,7 @@ class Broker:
             self.kill()
 
     def kill(self) -> None:
-        """Sends SIGKILL: nothing is flushed, and the controller is not told."""
+        """Sends SIGKILL: nothing is flushed, and the broker does not unregister."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(END_SECONDS_MAX)
@@ -136,20 +136,20 @@ class Broker:
         return int(psutil.Process(self._running().pid).memory_info().rss)
 
     def log_tail(self) -> str:
-        """Its first errors and its last lines since it was last launched."""
+        """The first errors and the last lines of its log since the last launch."""
         lines = self._log().splitlines()
-        # What ends a broker is often followed by pages about its ending.
+        # The cause is often followed by pages about the shutdown.
         errors = [line for line in lines[:-_LOG_LINES] if " ERROR " in line]
         return "\n".join([*errors[:_LOG_ERRORS], *lines[-_LOG_LINES:]])
 
     def reap(self) -> None:
-        """Notes an end caused by others."""
+        """Collects the exit status after something else has ended the process."""
         if self._process is not None:
             self._process.wait(END_SECONDS_MAX)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            raise SandboxError(f"broker {self.node_id} does not run; see {self.log_path}")
+            raise SandboxError(f"broker {self.node_id} is not running; see {self.log_path}")
         return self._process
 
     def _log(self) -> str:
@@ -176,10 +176,10 @@ def wait_for_metadata(
     describe: Callable[[], str] = str,
     within_seconds: float = READY_SECONDS_MAX,
 ) -> None:
-    """Return when a metadata request is answered and lists the ``expected`` node ids.
+    """Returns once the metadata lists the ``expected`` node ids.
 
-    ``check`` is called again and again and may raise; ``describe`` ends the message of the BrokerStartError that is
-    raised when the time is over.
+    Calls ``check`` in each round, which may raise. After ``within_seconds``, raises a BrokerStartError whose message
+    ends with ``describe()``.
     """
     quick = {"reconnect.backoff.ms": "20", "reconnect.backoff.max.ms": "100"}
     admin = make_admin(

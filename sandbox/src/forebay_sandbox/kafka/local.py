@@ -1,4 +1,4 @@
-"""A real Apache Kafka cluster on this machine: formatted, started, waited for, stopped. Runs JVMs on 127.0.0.1."""
+"""A real Apache Kafka cluster on this machine: formats its storage, starts and stops its JVMs on 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody listens on now, and that this process was not given before."""
+    """An unused port on 127.0.0.1. Returns no port twice in one process."""
     while True:
         port = _ports.choice(_PORTS)
         if port not in _given and port_is_free(port):
@@ -53,9 +53,9 @@ def free_port() -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this port of 127.0.0.1 now."""
+    """Whether a server could listen on this port of 127.0.0.1."""
     with socket.socket() as probe:
-        # As servers do: connections that are only lingering do not count.
+        # As servers do, so that connections in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -90,12 +90,12 @@ class LocalKafka(KafkaAccess):
         )
 
     def bootstrap_of(self, listener: str) -> str:
-        """What clients take as ``bootstrap.servers`` to come in by another listener (its advertised ports)."""
+        """The ``bootstrap.servers`` of another listener, by its advertised ports."""
         found = [one for broker in self.spec.brokers for one in broker.listeners if one.name == listener]
         return ",".join(f"{HOST}:{one.advertised_port or one.port}" for one in found)
 
     def start(self) -> None:
-        """Format what is new, start all brokers, return when every one answers and knows all others."""
+        """Formats new storage, starts all brokers, and waits until the metadata of each lists all others."""
         self._write_properties()
         self._format()
         for broker in self.brokers:
@@ -104,13 +104,13 @@ class LocalKafka(KafkaAccess):
             broker.wait_ready(beside=self.brokers)
 
     def kill(self) -> None:
-        """SIGKILL every broker."""
+        """Sends SIGKILL to every broker."""
         kill_all(self.token)
         for broker in self.brokers:
             broker.reap()
 
     def stop(self) -> None:
-        """Let every broker end tidily."""
+        """Stops every broker tidily."""
         end_all(self.token)
         for broker in self.brokers:
             broker.reap()
@@ -139,12 +139,12 @@ class LocalKafka(KafkaAccess):
         for broker in self.brokers:
             properties = broker_properties(self.spec, broker.node_id, data_dir=self._storage(broker.node_id))
             path = self._properties_path(broker.node_id)
-            # Test passwords may stand in it.
+            # It may contain test passwords.
             path.touch(mode=0o600)
             path.write_text(render_properties(properties), encoding="ascii")
 
     def _format(self) -> None:
-        """Prepare the storage of brokers that have none; all together, as each takes a JVM a second."""
+        """Formats the storage of brokers that have none. In parallel, as each takes a JVM and a second."""
         found = sorted(self.data_dir.glob("broker-*/meta.properties"))
         if found and len(found) != len(self.brokers):
             raise UsageError(
@@ -183,7 +183,7 @@ class LocalKafka(KafkaAccess):
 
 
 def launch_kafka(spec: ClusterSpec, *, data_dir: Path, log_dir: Path, token: str) -> LocalKafka:
-    """Start a cluster and wait for it; nothing is left running on failure. The caller sees to its end.
+    """Starts a cluster and waits for it. Leaves nothing running on failure. The caller must stop it.
 
     Ports that were not asked for are picked again when someone else takes one in between.
     Raises PortTakenError for one that was asked for.
@@ -231,7 +231,7 @@ def _launch(
 
 
 def _run_once(runtime: KafkaRuntime, option: str) -> bool:
-    """Run a broker with one more JVM option until it answers; say whether it ended tidily."""
+    """Runs a broker with one more JVM option until it answers; returns whether it stopped tidily."""
     with _ended_with_this_process(data_dir=None) as (token, folder):
         cluster = _launch(
             ClusterSpec(), runtime=runtime, data_dir=folder, log_dir=folder, token=token, jvm_options=(option,)
@@ -242,7 +242,7 @@ def _run_once(runtime: KafkaRuntime, option: str) -> bool:
 
 @contextmanager
 def _ended_with_this_process(*, data_dir: Path | None) -> Iterator[tuple[str, Path]]:
-    """A token whose processes end with the block or this process, and a data folder: deleted too, unless given."""
+    """A run's token and data folder. Its processes end with the block or this process; a folder of ours is deleted."""
     folder = Path(tempfile.mkdtemp(prefix="forebay-kafka-")) if data_dir is None else data_dir
     token = new_token()
     doomed = (folder,) if data_dir is None else ()
@@ -257,7 +257,7 @@ def _ended_with_this_process(*, data_dir: Path | None) -> Iterator[tuple[str, Pa
 def local_kafka(
     spec: ClusterSpec | None = None, *, data_dir: Path | None = None, log_dir: Path | None = None
 ) -> Iterator[LocalKafka]:
-    """A cluster of our own that ends with the block, or with this process, even by kill -9.
+    """A new cluster that ends with the block, or with this process, even after kill -9.
 
     Without ``data_dir`` the data lies in a temporary folder, which is deleted at the end; ``log_dir`` keeps the logs.
     """
@@ -266,7 +266,7 @@ def local_kafka(
         try:
             yield cluster
         finally:
-            # What is deleted anyway need not be closed tidily.
+            # The data is deleted, so it need not be closed tidily.
             if data_dir is None:
                 cluster.kill()
             else:
@@ -277,7 +277,7 @@ def local_kafka(
 def running_kafka(
     spec: ClusterSpec | None = None, *, data_dir: Path | None = None, log_dir: Path | None = None
 ) -> Iterator[KafkaAccess]:
-    """The cluster FOREBAY_BOOTSTRAP_SERVERS names, which is then left as it is; else `local_kafka`."""
+    """The cluster of FOREBAY_BOOTSTRAP_SERVERS, which keeps running; without that variable, `local_kafka`."""
     if (given := kafka_from_environment()) is not None:
         yield given
         return

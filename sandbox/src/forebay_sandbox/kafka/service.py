@@ -37,7 +37,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What is there. ``pids`` holds the living brokers; ``brokers`` is how many there should be."""
+    """The status of a cluster. ``pids``: of the running brokers. ``brokers``: how many the complete cluster has."""
 
     state: State
     bootstrap_servers: str
@@ -65,7 +65,7 @@ _RUNS: Final = StateFile(of_fields=_run_of, processes="brokers")
 
 
 def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status, bool]:
-    """Start the cluster of ``data_dir`` unless it runs already; say how it stands and whether it was started now.
+    """Starts the cluster of ``data_dir`` unless it runs; returns its status, and whether this call started it.
 
     ``port`` is the first broker's, the others take the next ones; 0 picks; None: what runs already, else 9092.
     ``brokers`` None: what runs already or the data was made for, else 1.
@@ -78,7 +78,7 @@ def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status
         if now.state is State.RUNNING:
             _require_same(now, port=port, brokers=brokers)
             return now, False
-        # A partial cluster is ended tidily before it is started as a whole.
+        # A partial cluster is stopped before the whole is started.
         _RUNS.end(folder)
         count = brokers or len(list(folder.glob("broker-*/meta.properties"))) or 1
         first = DEFAULT_PORT if port is None else port
@@ -98,7 +98,7 @@ def up(*, data_dir: Path, port: int | None, brokers: int | None) -> tuple[Status
 
 
 def down(*, data_dir: Path) -> bool:
-    """Ends the cluster of ``data_dir`` tidily; its data stays. False when nothing ran."""
+    """Stops the cluster of ``data_dir`` tidily and keeps its data. False if nothing ran."""
     folder = data_dir.resolve()
     if not folder.is_dir():
         return False
@@ -107,7 +107,7 @@ def down(*, data_dir: Path) -> bool:
 
 
 def delete(*, data_dir: Path) -> None:
-    """`down`, then delete the data. Deletes only a folder in which a cluster was started, and says so otherwise."""
+    """`down`, then deletes the data. Raises ``UsageError`` for a folder in which no cluster was started."""
     folder = data_dir.resolve()
     down(data_dir=folder)
     if not folder.exists() or not any(folder.iterdir()):
@@ -118,7 +118,7 @@ def delete(*, data_dir: Path) -> None:
 
 
 def status(*, data_dir: Path) -> Status:
-    """How the cluster of ``data_dir`` stands: running means that every broker lives and answers."""
+    """The status of the cluster of ``data_dir``. Running: every broker runs and answers."""
     folder = data_dir.resolve()
     run = _RUNS.read(folder)
     living = processes_of(run.token) if run else []

@@ -1,4 +1,4 @@
-"""What a local Kafka cluster is to be, as values, and the property files that follow from them. Pure."""
+"""The specification of a local Kafka cluster, and the property files that follow from it. Pure."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def broker_properties(spec: ClusterSpec, node_id: int, *, data_dir: Path) -> dic
         # takes a quarter.
         "broker.heartbeat.interval.ms": "1000",
         "metadata.max.idle.interval.ms": "5000",
-        # Topics with minutes of retention are seen to shrink while one watches.
+        # Deletes records soon after a retention of minutes.
         "log.retention.check.interval.ms": "10000",
         "log.initial.task.delay.ms": "5000",
         # Small machine, small broker: the cleaner alone would take 128 MiB of the heap.

@@ -58,7 +58,7 @@ def run_tool(
     stdin: str = "",
     timeout_seconds: float = RUN_SECONDS_MAX,
 ) -> str:
-    """Run a tool to its end and return what it wrote to stdout. Raises ToolError with its stderr when it fails."""
+    """Runs a tool to its end; returns its stdout. Raises ToolError with its stderr if it fails."""
     command = tool_command(tool, args, bootstrap_servers=bootstrap_servers)
     try:
         done = subprocess.run(
@@ -72,7 +72,7 @@ def run_tool(
 
 
 def console_producer(topic: str, lines: Sequence[str], *, bootstrap_servers: str) -> None:
-    """Write one record per line with Kafka's console producer: no key, no headers."""
+    """Writes one record per line with Kafka's console producer: no key, no headers."""
     run_tool(
         "console-producer",
         # Without acks=all a record could be lost with the leader and the tool would still end well.

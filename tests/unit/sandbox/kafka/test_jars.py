@@ -98,7 +98,7 @@ def test_a_failed_fetch_shows_the_end_of_mavens_output_and_leaves_no_cache(runs:
 def test_maven_that_brings_nothing_is_an_error(runs: Path, tmp_path: Path) -> None:
     _maven(tmp_path, "exit 0")
 
-    with pytest.raises(JarsError, match="brought no Kafka"):
+    with pytest.raises(JarsError, match="there are no Kafka"):
         kafka_jars(_JAVA)
     assert _count(runs) == 0
 
