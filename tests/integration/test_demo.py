@@ -118,8 +118,8 @@ def wait_until_gone(token: str) -> None:
     ("options", "message"),
     [
         (["--seconds=1"], "--seconds: is 1; give 5 to 600"),
-        (["--image-seconds=3"], "--image-seconds: says nothing to --scenario pulse; leave it out"),
-        (["--scenario=drawing", "--rate=3"], "--rate: says nothing to --scenario drawing; leave it out"),
+        (["--image-seconds=3"], "--image-seconds: does not apply to --scenario pulse; leave it out"),
+        (["--scenario=drawing", "--rate=3"], "--rate: does not apply to --scenario drawing; leave it out"),
         (["--scenario=drawing", "--image-seconds=0"], "--image-seconds: is 0; give 0.2 to 60"),
     ],
 )

@@ -76,7 +76,7 @@ def _demo(
 def _refuse(options: dict[str, float | None], scenario: Scenario) -> None:
     for option, value in options.items():
         if value is not None:
-            raise UsageError(option, f"says nothing to --scenario {scenario}", fix="leave it out")
+            raise UsageError(option, f"does not apply to --scenario {scenario}", fix="leave it out")
 
 
 def _up() -> None:
@@ -101,12 +101,10 @@ def _down() -> None:
 
 def _prometheus(
     *,
-    chart: Annotated[Path, typer.Option(help="The chart's folder; its rules are judged.")] = CHART_FOLDER,
-    faster: Annotated[
-        float, typer.Option(min=1, max=100, help="How many times as fast rules judge: by shorter windows and `for`.")
-    ] = 1.0,
+    chart: Annotated[Path, typer.Option(help="The chart's folder; its rules are evaluated.")] = CHART_FOLDER,
+    faster: Annotated[float, typer.Option(min=1, max=100, help="Divides the rules' windows and `for` by this.")] = 1.0,
 ) -> None:
-    """Run Prometheus beside the stack that `up` started, until Ctrl-C: it scrapes each second and judges the rules."""
+    """Run Prometheus beside the stack that `up` started, until Ctrl-C. It evaluates the rules each second."""
     import tempfile
     import time
 

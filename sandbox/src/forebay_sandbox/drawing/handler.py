@@ -1,6 +1,6 @@
 """The drawing service's image model, as a handler for `FOREBAY_HANDLER`. Runs inside a worker; draws without a GPU.
 
-`draw` sleeps for as long as the prompt takes and writes each drawing to the file that the environment names.
+`draw` sleeps for the prompt's time and logs each drawing to the file that the environment names.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from forebay_schemas.clock import SystemClock
 HANDLER: Final = f"{__name__}:draw"
 
 SECONDS_VARIABLE: Final = "SANDBOX_DRAWING_SECONDS"
-"""What a drawing takes in the mean."""
+"""The mean time of a drawing."""
 LOG_VARIABLE: Final = "SANDBOX_DRAWING_LOG"
-"""The file that gets a line for each drawing. All workers of a run append to the same one."""
+"""The file of executed drawings, a line each. All workers of a run append to it."""
 
 JITTER_SHARE: Final = 1 / 3
-"""A drawing takes the mean, more or less so much of it: evenly spread, by the prompt."""
+"""The largest deviation of a drawing's time, as a share of the mean: uniform, by the prompt."""
 
 _PATH: Final = "/v1/images/generations"
 _COLORS_A_SIDE: Final = 8
@@ -35,7 +35,7 @@ _PIXELS_A_SIDE: Final = 64
 
 
 class DrawingRequest(Protocol):
-    """What `draw` reads of the request that a worker hands it."""
+    """The fields of a request that `draw` reads."""
 
     @property
     def request_id(self) -> str: ...
@@ -63,13 +63,13 @@ async def draw(request: DrawingRequest) -> dict[str, Any]:
 
 
 def drawing_seconds(prompt: str, *, mean_seconds: float) -> float:
-    """How long the prompt takes, each time the same."""
+    """The drawing time of a prompt, always the same."""
     evenly = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4], "big") / 2**32
     return mean_seconds * (1 + JITTER_SHARE * (2 * evenly - 1))
 
 
 def png_of(prompt: str) -> bytes:
-    """The picture, a PNG: a pattern of 64 coloured squares, each time the same."""
+    """The picture of a prompt as a PNG: 64 coloured squares, always the same."""
     colors = hashlib.shake_256(prompt.encode()).digest(3 * _COLORS_A_SIDE**2)
     pattern = Image.frombytes("RGB", (_COLORS_A_SIDE, _COLORS_A_SIDE), colors)
     picture = pattern.resize((_PIXELS_A_SIDE, _PIXELS_A_SIDE), Image.Resampling.NEAREST)

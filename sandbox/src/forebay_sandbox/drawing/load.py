@@ -30,14 +30,14 @@ from forebay_schemas.runtime.settings import load_settings
 
 LOST_IMAGES: Final = 12
 LOST_SECONDS: Final = 20.0
-"""A request without an outcome after the time of so many images, and so many seconds, is lost: no queue is as long."""
+"""A request without an outcome after `LOST_SECONDS` and the time of `LOST_IMAGES` is lost. No queue is as long."""
 
 _SHOW_SECONDS: Final = 0.5
 _ROWS: Final = {Tier.HIGH: "paid (high)", Tier.LOW: "free (low)"}
 
 
 class DrawingService:
-    """One run: every user comes when it is time. ``show`` is called twice a second."""
+    """One run of all users. Calls ``show`` twice a second."""
 
     def __init__(
         self,
@@ -62,12 +62,12 @@ class DrawingService:
         self._fees = 0
 
     def run(self) -> list[Visit]:
-        """Returns when every user has an outcome or has given up on one. Raises ``ForebayError``."""
+        """Returns once every user has an outcome, or its request is lost. Raises ``ForebayError``."""
         with (
             ThreadPoolExecutor(len(self._users), thread_name_prefix="drawing-user") as threads,
             Producer(settings=self._settings) as producer,
         ):
-            # Behind the pool's end, which waits for the threads, and before it the client's, which wakes them.
+            # The client closes first, which wakes the threads; then the pool waits for them.
             try:
                 visits = [threads.submit(self._visit, producer, user) for user in self._users]
                 while True:
@@ -147,7 +147,7 @@ def _outcome(producer: Producer, request_id: str, *, timeout_seconds: float) -> 
 
 
 def _is_picture_of(prompt: str, result: Result) -> bool | None:
-    """None when no picture came."""
+    """None without a picture."""
     if result.status is not Status.COMPLETED:
         return None
     came: str = result.body["data"][0]["b64_json"]

@@ -1,4 +1,4 @@
-"""The drawing demo's figures: how long each kind of user waited, and the promises they are held to. Pure."""
+"""The drawing demo's figures: waits by kind of user, and the promises that are checked. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEAR_IMAGES: Final = 1 / 3
 
 
 class Kind(StrEnum):
-    """What a user was, in the end."""
+    """The kind of a user at the end of the run."""
 
     FREE = "free"
     FEE = "fee"
@@ -50,7 +50,7 @@ class Visit:
     answer: ControlOutcome | None = None
     """What a worker did with the offer; None also if no worker answered in time."""
     is_right_picture: bool | None = None
-    """Whether what came is the prompt's picture; None: nothing came."""
+    """Whether the image received is the prompt's; None: none was received."""
 
     @property
     def kind(self) -> Kind:
@@ -96,11 +96,11 @@ class DrawingFigures(ForebayFigures):
     before_fee: Percentiles | None
     after_fee: Percentiles | None
     fees_too_late: int
-    """Offered when the image was being drawn already: nothing was left to hurry, and nothing was charged."""
+    """Offered after the drawing had started: nothing was charged."""
     false_answers: int
-    """The user was told one thing of the fee, and the image was drawn in the other tier."""
+    """Answers to the fee that contradict the tier in which the image was drawn."""
     saved_p50_seconds: float | None
-    """Half of those who paid in time waited less, by so much or more, than the free users who came when they did."""
+    """The median of `saved_seconds`."""
 
 
 def drawing_figures(
@@ -150,7 +150,7 @@ def _percentiles(seconds: Iterable[float | None]) -> Percentiles | None:
 
 
 def broken_promises(figures: DrawingFigures) -> list[str]:
-    """One sentence for each promise the run did not keep; nothing when all is well."""
+    """One sentence for each promise that the run broke; empty if none."""
     accepted, completed = figures.total("accepted"), figures.total("completed")
     broken = broken_guarantees(figures)
     if completed < accepted:
@@ -160,7 +160,7 @@ def broken_promises(figures: DrawingFigures) -> list[str]:
     if figures.wrong_pictures:
         broken.append(f"{figures.wrong_pictures} users got another picture than theirs")
     if figures.false_answers:
-        broken.append(f"{figures.false_answers} users were told wrongly whether the fee was in time")
+        broken.append(f"{figures.false_answers} users got a wrong answer about the fee")
     if figures.saved_p50_seconds is None:
         broken.append("nobody paid the fee in time")
     elif figures.saved_p50_seconds <= 0:

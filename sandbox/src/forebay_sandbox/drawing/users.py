@@ -1,6 +1,6 @@
-"""Who comes to the drawing service, when, and who loses patience. Pure: no clock, no chance, no I/O.
+"""The users of the drawing service, their arrival times, and their patience. Pure: no clock, no chance, no I/O.
 
-All times are multiples of what a drawing takes, so that a run with quicker drawings is the same story, told quicker.
+All times are multiples of a drawing's mean time, so that quicker drawings scale the whole run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.errors import UsageError
 
 SLOTS_A_WORKER: Final = 8
-"""Drawings at once by each worker: two workers finish one image a second when an image takes 15 s."""
+"""Concurrent drawings of each worker: two workers finish one image a second when an image takes 15 s."""
 
 EARLY_PAID: Final = 4
 BURST_FREE: Final = 44
@@ -29,12 +29,12 @@ _STEADY_START: Final = 0.55
 _STEADY_END: Final = 5.28
 
 FEE_EVERY: Final = 4
-"""Of the free users, one in so many pays the fee, if the image is not there when patience ends."""
+"""Every fourth free user pays the fee if patience ends before the image comes."""
 _PATIENCE_MIN: Final = 2 / 3
 _PATIENCE_MAX: Final = 4 / 3
 
 TTL_MS: Final = {Tier.HIGH: 10 * 60_000, Tier.LOW: 30 * 60_000}
-"""Said with each request: the tiers' defaults are for chats in high, and for batches in low."""
+"""Set on each request, as the tiers' defaults are for chats in high and batches in low."""
 
 _GOLDEN: Final = 0.6180339887498949
 _SUBJECTS: Final = ("a heron at the weir", "the mill in fog", "barges at dusk", "a sluice in spring", "an otter asleep")
@@ -54,7 +54,7 @@ class User:
 
     @property
     def prompt(self) -> str:
-        """Like nobody else's."""
+        """Unique to this user."""
         subject, style = _SUBJECTS[self.number % len(_SUBJECTS)], _STYLES[self.number % len(_STYLES)]
         return f"{subject}, {style}, no. {self.number}"
 
@@ -100,10 +100,10 @@ def _patience(number: int, image_seconds: float) -> float | None:
 
 
 def _spread(number: int, start: float, end: float) -> Iterator[float]:
-    """So many moments from start to end, one in each equal part of it, but not at equal distances."""
+    """``number`` moments from start to end, one in each equal part, at unequal distances."""
     return (start + (end - start) * (index + _evenly(index)) / number for index in range(number))
 
 
 def _evenly(index: int) -> float:
-    """Numbers from 0 to 1 that look like chance and fill the range evenly (the golden ratio's multiples)."""
+    """Numbers from 0 to 1 that look random and fill the range evenly (the golden ratio's multiples)."""
     return index * _GOLDEN % 1

@@ -1,6 +1,6 @@
 """An incident to practise on: thousands of dead letters of three causes, in the pool of the stack that `up` started.
 
-Sends requests and tells the engine which of them to fail; waits until they lie in the dead-letter topic. One thread.
+Orders faults from the engine, sends requests, and waits for their dead letters. One thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """Requests that die of one thing. ``share``: how many of all."""
+    """Requests that fail for one reason. ``share``: their part of all."""
 
     share: float
     tenant: str
@@ -48,17 +48,17 @@ class Cause:
 
 
 CAUSES: Final = (
-    # The engine's own fault, it gives up on them: these, and only these, are right to be replayed once it is mended.
+    # The engine times out on them. Only these are worth a replay, once the engine works again.
     Cause(share=0.3, tenant="helpdesk", biz_type="chat_completion", model=MODEL, prompt=BROKEN_TEXT),
     # A client that was rolled out with the name of a model that is not served here.
     Cause(share=0.4, tenant="search", biz_type="chat_completion", model="qwen3-235b", prompt="rewrite the query"),
-    # Another that speaks to the wrong pool.
+    # Another client, which uses the wrong pool.
     Cause(share=0.3, tenant="shop", biz_type="product_image", model=MODEL, prompt="a blue vase"),
 )
 
 
 def break_out(engine_url: str, kafka: KafkaAccess, *, pool_name: str, letters: int = LETTERS) -> dict[str, int]:
-    """Make ``letters`` dead letters in the pool; how many of each tenant's. The engine stays broken until `mend`.
+    """Makes ``letters`` dead letters in the pool; returns their number by tenant. The engine stays broken until `mend`.
 
     Raises ``SandboxError`` when they do not come, or the brokers do not take the requests. Then, and when it is
     interrupted, the engine is mended: there is no incident without its letters.
@@ -76,7 +76,7 @@ def break_out(engine_url: str, kafka: KafkaAccess, *, pool_name: str, letters: i
 
 
 def mend(engine_url: str) -> None:
-    """The engine serves everybody again."""
+    """Removes the engine's faults."""
     _faults(engine_url, "DELETE", None)
 
 
@@ -87,7 +87,7 @@ def _faults(engine_url: str, method: str, document: dict[str, Any] | None) -> No
 
 
 def _requests(letters: int) -> Iterator[tuple[Cause, str, dict[str, Any]]]:
-    """In a mixed order, as they would come."""
+    """The requests of all causes, mixed."""
     counts = [round(letters * cause.share) for cause in CAUSES[:-1]]
     counts.append(letters - sum(counts))
     for number in range(max(counts)):
@@ -130,12 +130,12 @@ def _send(kafka: KafkaAccess, pool: Pool, letters: int) -> Counter[str]:
         counts[cause.tenant] += 1
         producer.poll(0)
     if producer.flush(ANSWER_SECONDS_MAX) or refused:
-        raise SandboxError(f"the broker did not take all requests: {refused[0].str() if refused else 'no answer'}")
+        raise SandboxError(f"the broker did not accept all requests: {refused[0].str() if refused else 'no answer'}")
     return counts
 
 
 def _dead_letters(kafka: KafkaAccess, pool: Pool) -> int:
-    """How many were ever written."""
+    """The number of dead letters ever written."""
     consumer = create_client(Consumer, reader_config(kafka.connection, client_id="forebay-incident"))
     try:
         partitions = consumer.list_topics(pool.dead_letter, timeout=ANSWER_SECONDS_MAX).topics[pool.dead_letter]
@@ -153,5 +153,5 @@ def _wait_for(kafka: KafkaAccess, pool: Pool, count: int) -> None:
         if now != last:
             last, moved_at = now, time.monotonic()
         elif time.monotonic() - moved_at > _STALLED_SECONDS_MAX:
-            raise SandboxError(f"{count - now} dead letters do not come; look at: forebay backlog")
+            raise SandboxError(f"{count - now} dead letters are missing; run: forebay backlog")
         time.sleep(_LOOK_SECONDS)

@@ -1,6 +1,6 @@
-"""A real Prometheus on this machine that scrapes a stack and judges the chart's rules. Starts and ends a process.
+"""A real Prometheus on this machine that scrapes a stack and evaluates the chart's rules. Starts and ends a process.
 
-It ends with the run whose token it carries; what it stores lies in a folder of the caller's.
+It ends with the run whose token it carries. Its data is in a folder of the caller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class PrometheusError(SandboxError):
-    """Prometheus ended, did not answer in time, or refused a query. The message ends with its own words."""
+    """Prometheus ended, did not answer in time, or refused a query. The message ends with its own error."""
 
     reason = "prometheus_failed"
 
@@ -80,10 +80,10 @@ def running_prometheus(
     folder: Path,
     scrape_seconds: float = 1.0,
 ) -> Iterator[LocalPrometheus]:
-    """Scrape the host:port of each job as often as is said and judge ``rules`` (a rule file's text) as often.
+    """Scrapes the host:port of each job and evaluates ``rules`` (a rule file's text), every ``scrape_seconds``.
 
-    Everything lies in ``folder``, its log in prometheus.log. Ended with the block, and with this process however it
-    ends. Raises ``PrometheusError``.
+    Writes to ``folder``, its log to prometheus.log. Ends with the block, or with this process, even after kill -9.
+    Raises ``PrometheusError``.
     """
     clean_up_after_crashed_runs()
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def running_prometheus(
     log_path = folder / "prometheus.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            # The name that it is called by takes any text; as a flag it would refuse the token.
+            # The token is argv[0], as Prometheus refuses unknown flags.
             [
                 token_option(token),
                 f"--config.file={folder / 'prometheus.json'}",
@@ -118,7 +118,7 @@ def running_prometheus(
 
 
 def jobs_of(*, workers: Sequence[str], exporter: str) -> dict[str, list[str]]:
-    """What `running_prometheus` is to scrape of a stack with these URLs."""
+    """The scrape jobs for a stack with these URLs."""
     return {
         "forebay-worker": [urlsplit(url).netloc for url in workers],
         "forebay-exporter": [urlsplit(exporter).netloc],
@@ -126,9 +126,9 @@ def jobs_of(*, workers: Sequence[str], exporter: str) -> dict[str, list[str]]:
 
 
 def in_quick_time(rules: str, *, factor: float) -> str:
-    """The rule file with every window and `for` so many times as short, for runs that last minutes. Pure.
+    """The rule file with every window and `for` divided by ``factor``, for runs of minutes. Pure.
 
-    Names keep what they say (`:rate5m`), and thresholds what they are.
+    Names (`:rate5m`) and thresholds stay.
     """
 
     def shorter(match: re.Match[str]) -> str:

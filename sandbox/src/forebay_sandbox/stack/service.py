@@ -1,4 +1,4 @@
-"""A stack that outlives the command that starts it: `forebay-sandbox up` and `down`. Its state lies in its folder.
+"""A stack that outlives the command that starts it: `forebay-sandbox up` and `down`. Its state is a file in its folder.
 
 Starts and ends processes; touches none without the run's token. Kafka is that of `forebay-sandbox kafka`.
 """
@@ -31,7 +31,7 @@ DEFAULT_FOLDER: Final = Path(".sandbox/stack")
 _DEFAULT_POOL: Final = "default"
 _LOCK_SECONDS_MAX: Final = 180.0
 _SETTLE_SECONDS_MAX: Final = 20.0
-"""For parts that all run: a worker is not ready for a moment whenever its groups share partitions out anew."""
+"""For a complete stack: a worker is briefly not ready during each rebalance."""
 _LOOK_SECONDS: Final = 0.2
 
 
@@ -51,7 +51,7 @@ class StackStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What `down` must know. ``status`` is None until all parts are ready."""
+    """The content of the state file. ``status`` is None until all parts are ready."""
 
     token: str
     status: StackStatus | None
@@ -76,9 +76,9 @@ _RUNS: Final = StateFile(of_fields=_run_of, processes="processes")
 
 
 def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]:
-    """Start the stack unless it runs already; say where it is and whether it was started now.
+    """Starts the stack unless it runs; returns its status, and whether this call started it.
 
-    ``warn`` is told when processes of an earlier stack are ended for it, and why.
+    Calls ``warn`` with the reason before it ends processes of an earlier stack.
 
     Kafka is that of FOREBAY_BOOTSTRAP_SERVERS, else the one of `forebay-sandbox kafka up`, which is started when it
     does not run: on port 9092 where that is free. Raises ``ForebayError``.
@@ -100,7 +100,7 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
         if given is not None:
             # Checked before anything is ended: a running stack is worth more than an unreachable cluster.
             given.require_reachable()
-        # A partial stack, or one at a lost cluster, is ended before it is started as a whole.
+        # A partial stack, or one at a lost cluster, is stopped before the whole is started.
         if trouble is not None:
             warn(f"{trouble}: restarting it as a whole, with a new engine at a new URL")
         _RUNS.end(folder)
@@ -128,7 +128,7 @@ def up(*, folder: Path, warn: Callable[[str], None]) -> tuple[StackStatus, bool]
 
 
 def down(*, folder: Path) -> bool:
-    """Ends the stack tidily, and the local Kafka with it; its data stays. False when nothing ran."""
+    """Stops the stack and its local Kafka tidily, and keeps the data. False if nothing ran."""
     folder = folder.resolve()
     if not folder.is_dir():
         return False
@@ -138,7 +138,7 @@ def down(*, folder: Path) -> bool:
 
 
 def running(*, folder: Path) -> tuple[StackStatus, KafkaAccess]:
-    """The stack that `up` started, and its cluster. Raises ``SandboxError`` when none runs."""
+    """The stack that `up` started, and its cluster. Raises ``SandboxError`` if none runs."""
     run = _RUNS.read(folder.resolve())
     if run is None or run.status is None or not processes_of(run.token):
         raise SandboxError("no stack runs here; start one with: make up")
@@ -163,7 +163,7 @@ Try:
   echo '{body}' | forebay submit - --tier high --wait
   forebay results
   forebay backlog
-One more worker, told the same as those two, until Ctrl-C:
+One more worker with the same settings, until Ctrl-C:
   {settings} forebay-worker run --ops-port 0
 Stop it with: make down"""
 
@@ -173,7 +173,7 @@ def _kafka_folder(folder: Path) -> Path:
 
 
 def _is_local(given: KafkaAccess, before: StackStatus | None) -> bool:
-    """Whether the variable only says what `up` told to export: then the cluster is ours to start again."""
+    """Whether FOREBAY_BOOTSTRAP_SERVERS is what `up` printed. The cluster is then ours to restart."""
     return before is not None and before.local_kafka and given.bootstrap_servers == before.bootstrap_servers
 
 
@@ -187,7 +187,7 @@ def _local_kafka(folder: Path) -> KafkaAccess:
 
 
 def _trouble(run: _Run, status: StackStatus | None, kafka: KafkaAccess, *, pool: str) -> str | None:
-    """Why running processes cannot stay; None when they are the whole stack."""
+    """Why the running processes must be replaced; None if they are the whole stack."""
     if status is None:
         return "an earlier start was not finished"
     if (status.bootstrap_servers, status.pool) != (kafka.bootstrap_servers, pool):

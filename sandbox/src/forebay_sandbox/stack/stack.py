@@ -57,7 +57,7 @@ class Part:
     log_path: Path
 
     def ready(self) -> bool:
-        """Whether it answers 200 now. Raises ``StackStartError`` when it has ended."""
+        """Whether it answers 200. Raises ``StackStartError`` if it has ended."""
         if (status := self.process.poll()) is not None:
             raise StackStartError(f"{self.name} ended with exit code {status} ({self.log_path}):\n{self.last_words()}")
         try:
@@ -95,15 +95,15 @@ class Launcher:
         log_dir.mkdir(parents=True, exist_ok=True)
 
     def start(self, *, kafka: KafkaAccess, pool: str, engines: Sequence[str]) -> Stack:
-        """Start everything and wait until it is ready; the workers use the first of the ``engines`` (their names).
+        """Starts everything and waits until it is ready. The workers use the first of ``engines`` (names).
 
-        Raises ``ForebayError``; what was started by then is left to the caller, who holds the token.
+        Raises ``ForebayError`` and leaves what it has started to the caller, who holds the token.
         """
         started = tuple(self._engine(name) for name in engines)
         return self._start(kafka=kafka, pool=pool, engines=started, backend=backend_settings(started[0].url))
 
     def start_exporter(self, *, kafka: KafkaAccess, pool: str) -> Part:
-        """Start `forebay exporter` for the pool, whose topics are there, and wait until it is ready. As `start`."""
+        """Starts `forebay exporter` for the pool, whose topics must exist, and waits until it is ready."""
         port = free_port()
         command = [_command("forebay"), "exporter", f"--pool={pool}", f"--host={HOST}", f"--port={port}"]
         env = client_environment(kafka, pool=pool)
@@ -112,9 +112,9 @@ class Launcher:
         return exporter
 
     def start_without_engine(self, *, kafka: KafkaAccess, pool: str, backend: dict[str, str]) -> Stack:
-        """The same, with workers whose ``backend`` variables say what executes requests, a handler say.
+        """Starts a stack without engines; the ``backend`` variables name what executes requests, such as a handler.
 
-        Returns when the workers have shared the partitions out: what comes at once meets all of them.
+        Returns once every worker has partitions, so that the first requests reach all workers.
         """
         stack = self._start(kafka=kafka, pool=pool, engines=(), backend=backend)
         _wait_until(stack.workers, _owns_partitions)
@@ -158,7 +158,7 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C in the terminal is for the owner, who then ends the parts in its own order.
+                # Ctrl-C goes to the owner alone, who ends the parts in order.
                 start_new_session=True,
             )
         url = f"http://{HOST}:{port}"
@@ -181,7 +181,7 @@ def backend_settings(engine_url: str) -> dict[str, str]:
 
 
 def client_environment(kafka: KafkaAccess, *, pool: str) -> dict[str, str]:
-    """The environment in which Forebay's commands find this cluster and pool, and no other setting."""
+    """An environment for Forebay's commands with this cluster and pool, and no other setting of Forebay."""
     env = _plain_environment() | {"FOREBAY_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "FOREBAY_POOL": pool}
     if kafka_from_environment() is not None and (properties := os.environ.get("FOREBAY_KAFKA_PROPERTIES")):
         env["FOREBAY_KAFKA_PROPERTIES"] = properties

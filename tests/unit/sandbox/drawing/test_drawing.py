@@ -230,7 +230,7 @@ def test_the_fee_is_compared_with_those_who_came_at_the_same_time() -> None:
         (
             (*FREE, FEE, PAID, visit(6, tier=Tier.LOW, wait=9, asked_after=5)),
             None,
-            "1 users were told wrongly whether the fee was in time",
+            "1 users got a wrong answer about the fee",
         ),
         ((*FREE, PAID), None, "nobody paid the fee in time"),
         (
