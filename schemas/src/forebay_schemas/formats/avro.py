@@ -1,4 +1,4 @@
-"""The envelope in Avro, as the package's .avsc files say it. Pure, but that it reads those files when first asked.
+"""The envelope in Avro, by the package's .avsc files. Pure, except that it reads those files on first use.
 
 Payload, reply and unknown fields are JSON within Avro, as bytes: what reaches the engine is what was sent.
 """
@@ -26,16 +26,16 @@ AVRO_CONTENT_TYPE: Final = "application/avro"
 """As in the CloudEvents binding for Kafka, 3.2.5."""
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
-"""How Avro's single-object encoding begins; the schema's fingerprint follows in 8 bytes. No UTF-8 text begins so."""
+"""The prefix of Avro's single-object encoding; the schema's fingerprint follows in 8 bytes. No UTF-8 text starts so."""
 
 FRAMED: Final = b"\x00"
-"""How a record of a Schema Registry's serializers begins; the schema's id follows in 4 bytes, big-endian."""
+"""The prefix of a Schema Registry's framing; the schema's id follows in 4 bytes, big-endian."""
 
 FINGERPRINT_BYTES: Final = 8
 SCHEMA_ID_BYTES: Final = 4
 
 _VERSIONS: Final = ("request-1.avsc",)
-"""Every version that was ever written, oldest first. A version that was released does not change."""
+"""All versions ever written, oldest first. A released version never changes."""
 
 _SCALARS: Final = ("request_id", "biz_type", "priority", "ttl_ms", "expire_at", "sent_at", "tenant", "max_attempts")
 _FIX: Final = "write it with the schema it names; the envelope's own is request-1.avsc in forebay_schemas"
@@ -58,7 +58,7 @@ def _fingerprint(text: str) -> bytes:
 
 @cache
 def latest_schema() -> AvroSchema:
-    """The version that is written."""
+    """The schema that new records are written with."""
     return list(envelope_schemas().values())[-1]
 
 
@@ -68,18 +68,18 @@ def _written() -> Any:
 
 
 def ours_or(schema: AvroSchema) -> AvroSchema:
-    """One of our own versions if the schema writes records as that does, whatever it is called; else the schema."""
+    """Our version that encodes records as this schema does, whatever its name; without one, the schema itself."""
     return next((ours for ours in envelope_schemas().values() if is_same(schema.root, ours.root)), schema)
 
 
 @cache
 def our_schemas() -> frozenset[AvroSchema]:
-    """The schemas of all versions: what their records take to read is known."""
+    """The schemas of all versions. The cost of decoding their records is known."""
     return frozenset(envelope_schemas().values())
 
 
 class AvroCodec:
-    """Avro whose first bytes say by which schema it was written: a fingerprint, or an id in a Schema Registry."""
+    """Avro with a prefix that names its schema: a fingerprint, or an id in a Schema Registry."""
 
     __slots__ = ("_prefix",)
 
@@ -114,7 +114,7 @@ def decode_avro(value: bytes, start: int, writer: AvroSchema) -> Request:
 
 
 def avro_fields(value: bytes, start: int, writer: AvroSchema) -> AvroFields:
-    """The first half of `decode_avro`, which a stranger's schema has the most say in. Raises ``EnvelopeError``."""
+    """The first half of `decode_avro`, whose cost a foreign schema decides. Raises ``EnvelopeError``."""
     try:
         return read_fields(value, start, writer)
     except ValueError as error:
@@ -124,7 +124,7 @@ def avro_fields(value: bytes, start: int, writer: AvroSchema) -> AvroFields:
 def request_of(fields: AvroFields) -> Request:
     """The second half of `decode_avro`. Raises ``EnvelopeError``."""
     request_id = fields.request_id
-    # An outcome is written under none but a valid one.
+    # Outcomes are written under valid ids only.
     known = request_id if request_id is not None and is_request_id(request_id) else None
     if fields.problem is not None:
         name, problem = fields.problem
@@ -150,7 +150,7 @@ def request_of(fields: AvroFields) -> Request:
 
 
 def all_avro_fields(value: bytes, start: int, writer: AvroSchema) -> dict[str, Any]:
-    """All fields by name, as JSON would have them, for people: those this version does not know as the writer has them.
+    """All fields by name as in JSON, for people. Fields unknown to this version are as the writer has them.
 
     Raises ``EnvelopeError``.
     """
@@ -169,9 +169,9 @@ def all_avro_fields(value: bytes, start: int, writer: AvroSchema) -> dict[str, A
 
 
 def replace_in_avro(value: bytes, start: int, writer: AvroSchema, changes: Mapping[str, int | None]) -> bytes:
-    """The same record with other numbers for some fields; all else stays as the bytes that it was.
+    """The record with new numbers in some fields; all other bytes stay.
 
-    Raises ``EnvelopeError`` when its schema cannot say it.
+    Raises ``EnvelopeError`` if its schema cannot hold them.
     """
     try:
         found = spans(value, start, writer)

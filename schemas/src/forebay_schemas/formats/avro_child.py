@@ -1,7 +1,7 @@
-"""The process that reads records by schemas of others: `python -m forebay_schemas.formats.avro_child`.
+"""The process that decodes records by foreign schemas: `python -m forebay_schemas.formats.avro_child`.
 
-It reads messages from stdin until that ends and writes an answer a record to stdout, each behind its length. What a
-record may take of memory and processor time is limited by the kernel. It says nothing else, and keeps no record.
+Reads messages from stdin until its end, and writes one answer per record to stdout, each after its length. The kernel
+limits the memory and the processor time of a record. Logs nothing and keeps no record.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from forebay_schemas.formats.avro_schema import AvroSchema, parse_avro_schema
 
 LENGTH_BYTES: Final = 4
 READY: Final = b"\xff\xff\xff\xff"
-"""Written once, before the first answer; no answer is as long."""
+"""The greeting before the first answer: a length that no answer has."""
 
 MEMORY_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Beyond what the process has when it starts."""
+"""Above the memory that the process has at its start."""
 
 PROCESSOR_SECONDS_MAX: Final = 5.0
-"""For one record. It is ended by the kernel then; the bounds of `avro_reader` are reached in a tenth of it."""
+"""For one record; then the kernel ends the process. The bounds of `avro_reader` take a tenth of it."""
 
 _FLUSH_BYTES: Final = 64 * 1024
 
 
 class NewSchema(msgspec.Struct, array_like=True):
-    """A schema under the number that records name it by from now on."""
+    """A new schema, and the number by which later records refer to it."""
 
     number: int
     text: str
@@ -44,14 +44,14 @@ class NewSchema(msgspec.Struct, array_like=True):
 
 
 class Asked(msgspec.Struct, array_like=True):
-    """Records to be read: for each the number of its schema, and the Avro."""
+    """Records to decode: for each the number of its schema, and its Avro."""
 
     schemas: list[NewSchema]
     records: list[tuple[int, bytes]]
 
 
 class Refused(msgspec.Struct, array_like=True, tag="refused"):
-    """The answer for a record that is no envelope: as `EnvelopeError`."""
+    """The answer for a record that is not an envelope: the fields of `EnvelopeError`."""
 
     field: str
     problem: str
@@ -68,7 +68,7 @@ def main() -> None:
     """Serves until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _limit_memory()
-    # Nothing here makes cycles that live on.
+    # Nothing here creates lasting reference cycles.
     gc.freeze()
     gc.disable()
     asked, answers = sys.stdin.buffer, sys.stdout.buffer
@@ -85,7 +85,7 @@ def main() -> None:
 def _answer(message: Asked, schemas: dict[int, AvroSchema], answers: BinaryIO) -> None:
     waiting = bytearray()
     for number, value in message.records:
-        # Its signal ends the process: a limit that holds in C code too.
+        # Its signal ends the process, in C code too.
         signal.setitimer(signal.ITIMER_PROF, PROCESSOR_SECONDS_MAX)
         answer = _encoder.encode(_read(value, schemas[number]))
         waiting += len(answer).to_bytes(LENGTH_BYTES, "big") + answer
@@ -111,7 +111,7 @@ def _limit_memory() -> None:
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     size_bytes = pages * os.sysconf("SC_PAGE_SIZE") + MEMORY_BYTES_MAX
     with suppress(ValueError, OSError):
-        # Somebody may have set a lower one, which then holds.
+        # A lower limit that is already set stays.
         resource.setrlimit(resource.RLIMIT_AS, (size_bytes, size_bytes))
 
 

@@ -1,6 +1,6 @@
-"""Records by schemas of others, read in a process beside this one: what they do to it harms nobody else.
+"""Decodes records by foreign schemas in a process of its own, so that a record can harm nothing else.
 
-Starts that process when it is first needed and again when it ended; thread-safe. Each call blocks its thread for a
+Starts that process on first use, and again after its end; thread-safe. Each call blocks its thread for a
 bounded time.
 """
 
@@ -36,47 +36,47 @@ from forebay_schemas.formats.avro_reader import AvroFields
 from forebay_schemas.formats.avro_schema import AvroSchema
 
 TURN_SECONDS: Final = 0.5
-"""For all records of one call; those that are left are read by a later one."""
+"""For all records of one call; the rest are left for a later call."""
 
 START_SECONDS_MAX: Final = 10.0
 SILENCE_SECONDS_MAX: Final = 10.0
-"""Without an answer; twice what a record may take of the processor."""
+"""Time without an answer; twice the processor time that a record may take."""
 
 AGAIN_SECONDS: Final = 5.0
-"""Until the next start, when the process did not start or fell silent, which no record can be charged with."""
+"""Wait before the next start after a failed start or a silence that no record has caused."""
 
 CHUNK_RECORDS_MAX: Final = 256
 CHUNK_BYTES_MAX: Final = 4 * 1024 * 1024
 SENT_CHARS_MAX: Final = 2_000_000
-"""Of schemas, in one life of the process: beyond, a new one forgets them."""
+"""Bound on the schemas sent to one process. Beyond it, a new process is started."""
 
 _COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "forebay_schemas.formats.avro_child")
 _ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _END_SECONDS_MAX: Final = 1.0
-_FIX: Final = "look at the bytes and the schema it names; no reader should make so much of them"
+_FIX: Final = "check the record's bytes and the schema that it names"
 
 _answer_decoder: Final = msgspec.msgpack.Decoder(Answer)
 _encoder: Final = msgspec.msgpack.Encoder()
 _log = structlog.get_logger("forebay.schemas")
 
 Foreign = tuple[AvroSchema, bytes, int]
-"""A record of a schema that is not ours: the schema, the value, and where in it the Avro begins."""
+"""A record by a foreign schema: the schema, the value, and the start of the Avro in it."""
 
 Found = AvroFields | EnvelopeError | None
-"""None: it could not be read now, through no fault of its own."""
+"""None: it could not be decoded now, for a reason outside it."""
 
 
 class ForeignReader(Protocol):
-    """Reads records by schemas that are not ours."""
+    """Decodes records by foreign schemas."""
 
     def read(self, records: Sequence[Foreign]) -> list[Found]:
-        """What each says, in their order. Never raises."""
+        """The content of each record, in the order given. Never raises."""
         ...
 
 
 class HereReader:
-    """Reads them in this process, for commands: the bounds of `avro_reader` alone hold."""
+    """Decodes them in this process, for commands: only the bounds of `avro_reader` apply."""
 
     def read(self, records: Sequence[Foreign]) -> list[Found]:
         """As `ForeignReader.read`; nothing is left for later."""
@@ -90,11 +90,11 @@ class HereReader:
 
 
 class _SilentError(Exception):
-    """The process did not start or does not answer. ``str`` says it for people."""
+    """The process did not start or does not answer. ``str`` is a message for people."""
 
 
 class ProcessReader:
-    """Reads them in another process. Close it."""
+    """Decodes them in another process. Must be closed."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -102,9 +102,9 @@ class ProcessReader:
         self._process: _Process | None = None
         self._again_at = 0.0
         self.ended_count = 0
-        """How many times the process was ended by what it read."""
+        """How many times a record has ended the process."""
         self.trouble: str | None = None
-        """Why records cannot be read now; None when they can."""
+        """Why records cannot be decoded now; None if they can."""
 
     def read(self, records: Sequence[Foreign]) -> list[Found]:
         """As `ForeignReader.read`. Takes `TURN_SECONDS` and what one record may take, or the start of the process."""
@@ -141,7 +141,7 @@ class ProcessReader:
                 continue
             self._end()
             self.ended_count += 1
-            # What it had not answered may be any of the chunk. Who ends a new process alone did it.
+            # Any unanswered record of the chunk may be the cause. One that ends a new process alone is.
             one_by_one = True
             if is_alone:
                 _log.warning("a record ended the process that read it", ending=ending)
@@ -182,7 +182,7 @@ def _chunk(records: Sequence[Foreign], start: int) -> list[Foreign]:
 
 
 class _Process:
-    """One life of the process. ``served``: how many records it has answered. ``ending``: how it ended, if it did."""
+    """One run of the process. ``served``: how many records it has answered. ``ending``: how it ended, if so."""
 
     def __init__(self) -> None:
         """Raises ``OSError`` when it cannot be started."""
@@ -207,7 +207,7 @@ class _Process:
         os.set_blocking(self._out, False)
 
     def wait_ready(self) -> None:
-        """Raises ``_SilentError`` unless it says soon that it is there."""
+        """Waits for its greeting. Raises ``_SilentError`` without one."""
         while len(self._received) < len(READY):
             if not self._receive(START_SECONDS_MAX):
                 raise _SilentError(f"the process that reads them does not start: {self._how_it_ended()}")
@@ -216,7 +216,7 @@ class _Process:
         del self._received[: len(READY)]
 
     def is_full_with(self, chunk: Sequence[Foreign]) -> bool:
-        """Whether it would have been sent too many schemas. A new process takes any chunk."""
+        """Whether the chunk would exceed the bound on schemas. A new process takes any chunk."""
         return bool(self._numbers) and self._sent_chars + sum(map(_chars, self._new(chunk))) > SENT_CHARS_MAX
 
     def exchange(self, chunk: Sequence[Foreign]) -> list[Found]:
@@ -259,7 +259,7 @@ class _Process:
         left = memoryview(message)
         while left:
             if not _wait(self._in, select.POLLOUT, SILENCE_SECONDS_MAX):
-                raise _SilentError(f"the process that reads them took nothing for {SILENCE_SECONDS_MAX:g} s")
+                raise _SilentError(f"the process that decodes them accepted nothing for {SILENCE_SECONDS_MAX:g} s")
             try:
                 left = left[os.write(self._in, left) :]
             except BlockingIOError:
@@ -268,21 +268,21 @@ class _Process:
                 return  # what it answered before is still to be read
 
     def _receive(self, seconds: float) -> bool:
-        """Whether something came. False: it ended. Raises ``_SilentError`` after so many seconds of silence."""
+        """Waits for output. False: the process ended. Raises ``_SilentError`` after ``seconds`` of silence."""
         if not _wait(self._out, select.POLLIN, seconds):
-            raise _SilentError(f"the process that reads them was silent for {seconds:g} s")
+            raise _SilentError(f"the process that decodes them was silent for {seconds:g} s")
         data = os.read(self._out, _READ_BYTES)
         self._received += data
         return bool(data)
 
     def _take_answer(self) -> Found:
-        """The next answer, if it has come as a whole."""
+        """The next complete answer, if there is one."""
         received, begin = self._received, self._taken + LENGTH_BYTES
         if len(received) < begin:
             return None
         end = begin + int.from_bytes(received[self._taken : begin], "big")
         if end - begin > _ANSWER_BYTES_MAX:
-            raise _SilentError("the process that reads them answers at a length that cannot be")
+            raise _SilentError("the process that decodes them announced an impossible length")
         if len(received) < end:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Reads values by an Avro schema within bounds of depth and work, whatever schema and bytes say. Pure, in Python alone.
+"""Decodes values by an Avro schema within bounds of depth and work, for any schema and bytes. Pure, in Python alone.
 
 What is not asked for is passed over and never made. What is made is no larger than the bytes that it stands in, but for
 `read_all`, which makes `STEPS_MAX` objects at most.
@@ -19,7 +19,7 @@ DEPTH_MAX: Final = 64
 """How deep a value may be nested; the schema of a recursive type sets no limit."""
 
 STEPS_MAX: Final = 500_000
-"""How many values inside one are looked at one by one, which takes half a second. A run of numbers counts as one."""
+"""Bound on the values visited inside one, which takes half a second. A run of numbers counts as one."""
 
 SHOWN_BYTES: Final = 100
 
@@ -27,7 +27,7 @@ SHOWN_BYTES: Final = 100
 _SIZED, _VARINT, _BLOB, _RECORD = Kind.SIZED, Kind.VARINT, Kind.BLOB, Kind.RECORD
 _ARRAY, _MAP, _UNION = Kind.ARRAY, Kind.MAP, Kind.UNION
 
-# What is made of a value in the place of one of the envelope's fields.
+# How the value of each of the envelope's fields is converted.
 _NOTHING, _NUMBER, _TEXT, _BYTES, _FOREIGN = range(5)
 _OF_BLOBS: Final = (_TEXT, _BYTES)
 
@@ -64,7 +64,7 @@ _MAKE_SIZED: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 class BytesLeftError(ValueError):
-    """The value goes on behind its end by the schema. ``count``: how many bytes."""
+    """Bytes follow the end of the value. ``count``: how many bytes."""
 
     def __init__(self, count: int) -> None:
         super().__init__(f"{count} bytes are left over")
@@ -127,7 +127,7 @@ def read_fields(value: bytes, start: int, schema: AvroSchema) -> AvroFields:
 
 
 def read_all(value: bytes, start: int, schema: AvroSchema) -> dict[str, Any]:
-    """Everything that the value holds, by name. Raises ``ValueError`` as `read_fields`."""
+    """All fields of the value, by name. Raises ``ValueError`` as `read_fields`."""
     walk = _Walk(value)
     record, at = walk.record(schema.root, start)
     datum, at = walk.make(record, at, 0)
@@ -149,7 +149,7 @@ def spans(value: bytes, start: int, schema: AvroSchema) -> dict[str, tuple[Node,
 
 _Plan = list[tuple[int, str, list[int], bool, Node]]
 """For each field to take: its place in `AvroFields`, its name, the way of each branch, whether it has branches, its
-type. What is passed over between them has a place below zero."""
+type. Parts to skip have a place below zero."""
 
 
 def _plan_of(record: Node) -> _Plan:
@@ -184,7 +184,7 @@ def _way_of(node: Node, name: str) -> int:
 
 
 class _Walk:
-    """One look at one value. Every method takes a position; all but the first return the one behind what they read."""
+    """One pass over one value. Every method takes a position; all but the first return the next one."""
 
     __slots__ = ("_end", "_steps", "_value")
 
@@ -207,7 +207,7 @@ class _Walk:
         return branch, at
 
     def skip(self, node: Node, at: int, depth: int) -> int:
-        """Passes over a value and makes nothing of it."""
+        """Skips a value."""
         size = node.size
         if size is not None:
             return self.within(at, size)
@@ -243,7 +243,7 @@ class _Walk:
         return at
 
     def make(self, node: Node, at: int, depth: int) -> tuple[Any, int]:
-        """Makes what a value says: bytes of ``bytes`` and ``fixed``, text of ``string`` and ``enum``."""
+        """Decodes a value: ``bytes`` and ``fixed`` to bytes, ``string`` and ``enum`` to text."""
         self._step(depth)
         kind = node.kind
         if kind is _UNION:
@@ -306,11 +306,11 @@ class _Walk:
         return at
 
     def _block(self, at: int) -> tuple[int, int]:
-        """How many items come next; 0 behind the last."""
+        """The number of items in the next block; 0 after the last."""
         self._step(0)
         count, at = self.varint(at)
         if count < 0:
-            # Its size in bytes follows, which is not believed.
+            # Its size in bytes follows; it is not trusted.
             count, at = -count, self.varint(at)[1]
         return count, at
 
@@ -319,7 +319,7 @@ class _Walk:
         return union.nodes[number], at
 
     def branch_number(self, union: Node, at: int) -> tuple[int, int]:
-        """Which branch of the union the value is of."""
+        """The value's branch of the union."""
         number, at = self.varint(at)
         if not 0 <= number < len(union.nodes):
             raise ValueError(f"branch {number} of a union of {len(union.nodes)}")
@@ -345,7 +345,7 @@ class _Walk:
         return ((number & _LONG_MASK) >> 1) ^ -(number & 1), at + 1
 
     def within(self, at: int, size: int) -> int:
-        """The position behind so many bytes, which must be there."""
+        """The position ``size`` bytes after ``at``. Raises ``ValueError`` if the value ends before."""
         end = at + size
         if size < 0 or end > self._end:
             raise ValueError("it breaks off" if size >= 0 else "a length below zero")

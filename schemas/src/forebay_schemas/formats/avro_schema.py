@@ -1,4 +1,4 @@
-"""Avro schemas, ours and of others, as trees to read values by: names resolved, every size bounded. Pure.
+"""Avro schemas, ours and foreign, as trees for decoding: names resolved, every size bounded. Pure.
 
 Made in Python alone: a stranger's schema meets no C code but that of the JSON parser.
 """
@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Final
 
 SCHEMA_CHARS_MAX: Final = 500_000
-"""Of a schema's text together with those of all schemas it refers to."""
+"""Bound on a schema's text and the texts of all schemas it refers to, together."""
 
 SCHEMA_DEPTH_MAX: Final = 64
 SCHEMA_TYPES_MAX: Final = 5_000
@@ -23,7 +23,7 @@ _PRIMITIVE_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
 class Kind(Enum):
-    """How a value of a type is found to end."""
+    """How the end of a value is found."""
 
     SIZED = "sized"
     VARINT = "varint"
@@ -43,8 +43,8 @@ class Node:
 
     ``type``: Avro's own word for it. ``size``: the bytes each value takes; None when that differs. ``names`` and
     ``nodes``: a record's fields, a union's branches (without names); an array's or a map's one type. ``parts``: a
-    record's fields for whoever passes over them: neighbours of a fixed size as one, without what takes no bytes.
-    ``plan``: how the reader reads a record, kept here by it.
+    record's fields for skipping: neighbours of fixed size merged, fields without bytes left out.
+    ``plan``: the reader's plan for a record, cached here.
     """
 
     kind: Kind
@@ -64,8 +64,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AvroSchema:
-    """A schema that records are written with. ``text`` is its JSON, ``root`` what that means: a record, or a union
-    with one in it. ``references``: the texts of the schemas it refers to, each behind those that it needs itself.
+    """A schema that records are written with. ``text`` is its JSON, ``root`` its node: a record, or a union with
+    one in it. ``references``: the texts of the schemas it refers to, each after those that it refers to.
     ``types``: how many types it is made of."""
 
     text: str
@@ -75,12 +75,12 @@ class AvroSchema:
 
     @property
     def records(self) -> list[Node]:
-        """The records a value may be, mostly one."""
+        """The possible record types of a value, usually one."""
         return [self.root] if self.root.kind is Kind.RECORD else _records_of(self.root)
 
 
 def parse_avro_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Raises ``ValueError`` saying why the text is no Avro schema of a record, or is beyond the bounds of this module.
+    """Raises ``ValueError`` with the reason if the text is no Avro schema of a record, or exceeds this module's bounds.
 
     It is for reading what others wrote, so their defaults, aliases and logical types are not looked at: the envelope
     has numbers, however they are called.
@@ -97,7 +97,7 @@ def parse_avro_schema(text: str, references: Sequence[str] = ()) -> AvroSchema:
 
 
 def is_same(schema: Node, ours: Node) -> bool:
-    """Whether both write every value alike, with the same names of fields. ``ours`` must not be recursive."""
+    """Whether both encode every value alike, with the same field names. ``ours`` must not be recursive."""
     if (schema.kind, schema.type, schema.names, schema.symbols) != (ours.kind, ours.type, ours.names, ours.symbols):
         return False
     return len(schema.nodes) == len(ours.nodes) and all(map(is_same, schema.nodes, ours.nodes))
@@ -124,7 +124,7 @@ _PRIMITIVES: Final[Mapping[str, Node]] = _primitives()
 
 
 class _Names:
-    """Makes nodes of schemas that may refer to each other's types, in the order in which they are given."""
+    """Builds the nodes of schemas, each of which may refer to types of earlier ones."""
 
     def __init__(self) -> None:
         self._named: dict[str, Node] = {}
@@ -155,7 +155,7 @@ class _Names:
         if word in ("array", "map"):
             item = self.resolve(schema.get("items" if word == "array" else "values"), namespace, depth + 1)
             if word == "array" and item.size == 0:
-                # Eleven bytes could say that there are 2^63 of them, and reading would not end.
+                # Eleven bytes could announce 2^63 of them, and decoding would not end.
                 raise ValueError("an array of items that take no bytes")
             return Node(kind=Kind(word), type=word, nodes=(item,))
         return self._named_before(word, namespace)
@@ -191,7 +191,7 @@ class _Names:
         if len(set(node.names)) < len(node.names):
             raise ValueError("a record with two fields of one name")
         node.parts = tuple(joined_parts(node.nodes))
-        # A record that is inside itself has no size yet where it is met there, so it gets none either.
+        # A recursive record has no known size at its inner occurrence, so it gets none.
         sizes = [each.size for each in node.parts]
         if all(size is not None for size in sizes):
             node.size = min(sum(size or 0 for size in sizes), _SIZE_MAX)
@@ -214,7 +214,7 @@ class _Names:
         return node
 
     def _name(self, node: Node, schema: dict[str, Any], namespace: str) -> str:
-        """Makes the type known by its name; returns the namespace inside it."""
+        """Registers the type under its name; returns the namespace inside it."""
         name, own = schema.get("name"), schema.get("namespace", namespace)
         if not isinstance(name, str) or not name or not isinstance(own, str):
             raise ValueError(f"a type {node.type} without a name")
@@ -226,7 +226,7 @@ class _Names:
 
 
 def joined_parts(nodes: Iterable[Node]) -> list[Node]:
-    """The same for whoever passes over the values: neighbours of a fixed size as one, without what takes no bytes."""
+    """The nodes for skipping: neighbours of fixed size merged, nodes without bytes left out."""
     parts: list[Node] = []
     for node in nodes:
         if node.size is None:
