@@ -8,12 +8,11 @@ import msgspec
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_worker.dispatch.limitations import limitation, limitation_of
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.tier_shares import TierShares
 from forebay_worker.ops.status import (
     breaker_status,
-    limitation,
-    limitation_of,
     pacing_status,
     running_status,
     shown,

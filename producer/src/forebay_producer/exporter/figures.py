@@ -4,7 +4,7 @@ deadlines. Pure."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,8 @@ from forebay_producer.cluster.backlog import PartitionState
 from forebay_schemas.contract.coordination import Capacity
 from forebay_schemas.contract.tier_agreement import Agreement, agreement_of
 from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
+from forebay_schemas.estimate.pool import TierRecords, load_of_pool, serving_rate
+from forebay_schemas.estimate.waits import Wait
 
 RISK_MAX: Final = 100.0
 """Bound for autoscalers, which cannot use infinity, and never need a hundred times what runs."""
@@ -36,11 +38,29 @@ class Age:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierReading:
-    """A tier's partitions. ``ages``: of those with unfinished requests of known age."""
+    """A tier's partitions. ``ages``: of those with unfinished requests of known age. ``retry_delays_seconds``: of each
+    entry of ``retries``; without any, all are due. ``arriving_per_second``: new requests, the mean of ten seconds; None
+    while not known."""
 
     requests: tuple[PartitionState, ...]
     retries: tuple[PartitionState, ...]
     ages: tuple[Age, ...]
+    retry_delays_seconds: tuple[float, ...] = ()
+    arriving_per_second: float | None = None
+
+    @property
+    def records(self) -> TierRecords:
+        """What the estimate needs of it."""
+        retries: dict[float, int] = {}
+        delays = self.retry_delays_seconds or (0.0,) * len(self.retries)
+        for state, delay in zip(self.retries, delays, strict=True):
+            retries[delay] = retries.get(delay, 0) + max(0, state.waiting - state.running)
+        return TierRecords(
+            unfinished=sum(state.waiting for state in self.requests),
+            running=sum(min(state.waiting, state.running) for state in self.requests),
+            retries=retries,
+            arriving_per_second=self.arriving_per_second,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,22 +94,6 @@ class PoolFigures:
     agreement: Agreement | None
 
 
-def serving_rate(workers: Iterable[Capacity]) -> float | None:
-    """Requests a second that the workers can serve at their limits; 0 without workers, None before the first answer.
-
-    By Little's law: a worker's share divided by its service time. A worker without an answer counts as fast as the
-    others.
-    """
-    working = [each for each in workers if not each.draining]
-    times = [each.service_seconds for each in working if each.service_seconds]
-    if not working:
-        return 0.0
-    if not times:
-        return None
-    mean_seconds = sum(times) / len(times)
-    return sum(each.share_requests / (each.service_seconds or mean_seconds) for each in working)
-
-
 def figures_of(
     tiers: Mapping[Tier, TierReading],
     *,
@@ -111,21 +115,22 @@ def figures_of(
     elif before is not None:
         times = before.times
     rate = serving_rate(workers) if workers or heard_all else None
+    load = load_of_pool(workers, {tier: reading.records for tier, reading in tiers.items()})
+    waits = load.waits()
     figures: dict[Tier, TierFigures] = {}
-    ahead = 0
+    waiting = 0.0
     for tier in TIERS:
         reading, old = tiers[tier], None if before is None else before.tiers[tier]
         enqueued = sum(state.end for state in reading.requests)
         dequeued = sum(state.done for state in reading.requests)
         # An end decreases a little when a broker without all records becomes the leader.
         made_anew = old is not None and 2 * enqueued < old.enqueued
-        states = (*reading.requests, *reading.retries)
         # A running request does not wait.
-        ahead += sum(max(0, state.waiting - state.running) for state in states)
+        waiting += load.tiers[tier].waiting_requests + len(load.tiers[tier].retries)
         backlog = sum(state.waiting for state in reading.requests)
         ages = reading.ages if backlog else ()
         age_seconds = max((age.seconds for age in ages), default=0.0)
-        wait_seconds = _wait_seconds(ahead, rate)
+        wait_seconds = _wait_seconds(waits.get(tier), waiting, rate)
         figures[tier] = TierFigures(
             backlog_records=backlog,
             retry_backlog_records=sum(state.waiting for state in reading.retries),
@@ -158,12 +163,12 @@ def grown(now: int, before: int | None, *, made_anew: bool) -> int:
     return now if before is None or made_anew else max(now, before)
 
 
-def _wait_seconds(ahead: int, rate: float | None) -> float | None:
-    if not ahead:
+def _wait_seconds(wait: Wait | None, waiting: float, rate: float | None) -> float | None:
+    if wait is not None:
+        return wait.p50_seconds
+    if not waiting:
         return 0.0
-    if rate is None:
-        return None
-    return ahead / rate if rate else math.inf
+    return None if rate is None else math.inf
 
 
 def _risk(wait_seconds: float, allowed_seconds: float) -> float:

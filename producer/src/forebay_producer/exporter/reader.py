@@ -17,6 +17,7 @@ from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, PartitionKey, Pool
 from forebay_schemas.errors import ForebayError
+from forebay_schemas.estimate.accuracy import CounterRate
 from forebay_schemas.kafka.clients import create_client, make_admin
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -57,6 +58,8 @@ class PoolReader:
             for group in (*(pool.group(tier) for tier in TIERS), pool.retry_group)
         }
         self._heads = Heads(brokers.head_reader)
+        self._delays = {pool.retry(tier, delay): float(delay) for tier in TIERS for delay in RETRY_DELAYS_SECONDS}
+        self._arrivals = {tier: CounterRate() for tier in TIERS}
 
     def close(self) -> None:
         """Closes the clients."""
@@ -100,6 +103,10 @@ class PoolReader:
                 requests=tuple(states[at] for at in requests[tier]),
                 retries=tuple(states[at] for at in retries[tier]),
                 ages=tuple(ages[at] for at in requests[tier] if at in ages),
+                retry_delays_seconds=tuple(self._delays[topic] for topic, _ in retries[tier]),
+                arriving_per_second=self._arrivals[tier].per_second(
+                    brokers.clock.monotonic(), sum(end[at] for at in requests[tier])
+                ),
             )
             for tier in TIERS
         }

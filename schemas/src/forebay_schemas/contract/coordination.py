@@ -107,6 +107,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     a worker of a version that does not say them has the defaults.
     ``incarnation``: epoch milliseconds of its process's start, so that two processes of one id are two. ``sequence``
     counts that process's records up. A record of which any figure is out of its bounds is none.
+    ``load``: see `worker_load`.
     """
 
     worker: _Id
@@ -126,6 +127,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     tier_wait_ms: dict[Tier, _Milliseconds] = {}
     incarnation: _Counter = 0
     sequence: _Counter = 0
+    load: msgspec.Raw = msgspec.Raw(b"null")
     kind: Literal["capacity"] = "capacity"
 
     @property

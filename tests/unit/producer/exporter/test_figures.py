@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -14,10 +15,11 @@ from forebay_producer.exporter.figures import (
     PoolFigures,
     TierReading,
     figures_of,
-    serving_rate,
 )
 from forebay_schemas.contract.coordination import REQUESTS_MAX, SECONDS_MAX, SERVICE_SECONDS_MIN, Capacity
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes, tier_times
+from forebay_schemas.contract.worker_load import WorkerLoad, with_load
+from forebay_schemas.estimate.pool import serving_rate
 from simulated.capacities import make_capacity
 
 LONG = tier_times({Tier.HIGH: 60_000}, {Tier.HIGH: 10_000})
@@ -89,9 +91,29 @@ def test_the_rate_is_what_may_be_in_flight_by_what_a_request_takes(workers: list
 def test_a_tier_waits_for_what_is_ahead_in_it_and_above() -> None:
     figures = pool([worker(4, 2.0)], {Tier.HIGH: 3, Tier.MID: 15, Tier.LOW: 100})
     waits = [figures.tiers[tier].wait_seconds for tier in TIERS]
-    assert waits == [1.5, 9.0, 59.0]
-    assert [figures.tiers[tier].risk for tier in TIERS] == [0.5, 0.5, pytest.approx(59 / 51_840)]
+    # While they wait, mid has its guaranteed twentieth and low its hundredth.
+    assert waits == pytest.approx([1.5 / 0.94, 9.0 / 0.99, 59.0])
+    assert [figures.tiers[tier].risk for tier in TIERS] == pytest.approx([0.5 / 0.94, 0.5 / 0.99, 59 / 51_840])
     assert figures.limit_requests == 4
+
+
+def test_what_arrives_above_lengthens_a_wait() -> None:
+    reading = TierReading(requests=(partition(0),), retries=(), ages=())
+    readings = {
+        Tier.HIGH: replace(reading, arriving_per_second=8.0),
+        Tier.MID: replace(reading, requests=(partition(100),)),
+        Tier.LOW: reading,
+    }
+    figures = figures_of(
+        readings, dead_lettered=0, workers=[worker(10, 1.0)], heard_all=True, before=None, times=DEFAULT_TIER_TIMES
+    )
+    assert [figures.tiers[tier].wait_seconds for tier in TIERS] == pytest.approx([0.0, 50.0, 0.1 / 0.01])
+
+
+def test_free_slots_make_no_wait() -> None:
+    idle = with_load(worker(4, 2.0), WorkerLoad(open_slots={Tier.HIGH: 4}))
+    assert pool([idle], {Tier.HIGH: 4}).tiers[Tier.HIGH].wait_seconds == 0.0
+    assert pool([idle], {Tier.HIGH: 6}).tiers[Tier.HIGH].wait_seconds == 1.0
 
 
 def test_what_runs_waits_for_nobody_and_retries_wait_too() -> None:

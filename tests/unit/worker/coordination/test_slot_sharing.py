@@ -10,9 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from forebay_schemas.contract.coordination import Capacity, decode_capacity, encode_capacity
+from forebay_schemas.contract.tiers import Tier
+from forebay_schemas.contract.worker_load import load_of
 from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.pacing.slots.sharing import Sharing
 from simulated.dispatch import Stage
+from simulated.works import make_assignment, make_work
 
 
 class EchoingSharer(Stage):
@@ -80,6 +83,32 @@ def test_what_a_worker_says_is_heard_however_short_or_long_its_requests_take(sec
     assert received == echo.said[-1]
     assert received is not None
     assert received.service_seconds == said
+    load = load_of(received)
+    assert load is not None
+    assert load.breaker.state == "closed"
+
+
+def test_a_worker_publishes_what_waits_and_what_limits_it() -> None:
+    echo = EchoingSharer()
+    echo.run(3)
+    assignment = make_assignment(Tier.MID)
+    echo.accept(*(make_work(assignment, offset=number, ttl_ms=60_000) for number in range(60)))
+    for _ in range(20):
+        echo.dispatcher.shedder.answered(0.5)
+        echo.dispatcher.shedder.estimates.answered(Tier.MID, 0.5)
+    assert len(echo.take_all()) == 8
+    echo.run(2)
+    load = load_of(echo.said[-1])
+    assert load is not None
+    assert load.running_requests == {Tier.MID: 8}
+    assert load.waiting_requests == {Tier.MID: 52}
+    assert load.open_slots == {}
+    assert load.limited_by is not None
+    assert (load.limited_by.signal, load.limited_by.value, load.limited_by.threshold) == ("limit", 8, 8)
+    assert load.work_seconds[Tier.MID] == pytest.approx(52 * 0.5 / 8)
+    assert load.service_seconds[Tier.MID] == 0.5
+    assert 60 / 2 * 0.5 / 8 <= load.arriving[Tier.MID] <= 60 * 0.5 / 8, "published in the last of two seconds"
+    assert load.guaranteed_share == {Tier.MID: 0.05, Tier.LOW: 0.01}
 
 
 def test_a_second_worker_of_the_same_id_is_warned_of_once() -> None:

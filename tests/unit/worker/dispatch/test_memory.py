@@ -6,10 +6,10 @@ import pytest
 
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import Tier
+from forebay_worker.dispatch.limitations import limitation_of
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.lanes.order import LaneOrder
 from forebay_worker.lanes.tier_shares import TierShares
-from forebay_worker.ops.status import limitation_of
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policies.fixed import FixedLimit
 from forebay_worker.request.memory import in_flight_bytes

@@ -18,7 +18,6 @@ from forebay_worker.dispatch.overload import (
     UP_SECONDS,
     OverloadLadder,
     OverloadLevel,
-    estimated_waits,
     plan_shedding,
 )
 from forebay_worker.request.work import Work
@@ -39,29 +38,6 @@ def climb(ladder: OverloadLadder, waits: Callable[[int], Mapping[Tier, float]], 
 
 def high(seconds: float) -> dict[Tier, float]:
     return {Tier.HIGH: seconds, Tier.MID: seconds, Tier.LOW: seconds}
-
-
-# Waits
-
-
-@pytest.mark.parametrize(
-    ("ahead", "served", "waits"),
-    [
-        ({}, 10.0, {Tier.HIGH: 0.0, Tier.MID: 0.0, Tier.LOW: 0.0}),
-        (
-            {Tier.HIGH: 5.0, Tier.MID: 20.0, Tier.LOW: 100.0},
-            10.0,
-            {Tier.HIGH: 0.5, Tier.MID: 2.5, Tier.LOW: 12.5},
-        ),
-        ({Tier.LOW: 100.0}, 10.0, {Tier.HIGH: 0.0, Tier.MID: 0.0, Tier.LOW: 10.0}),
-        ({Tier.HIGH: 5.0}, 0.0, {}),
-    ],
-    ids=["nothing waits", "higher tiers are ahead", "lower ones are not", "nothing is served"],
-)
-def test_a_tier_waits_for_what_is_in_it_and_in_higher_ones(
-    ahead: dict[Tier, float], served: float, waits: dict[Tier, float]
-) -> None:
-    assert estimated_waits(ahead, served_per_second=served) == pytest.approx(waits)
 
 
 # Levels

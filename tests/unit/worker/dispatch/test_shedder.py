@@ -55,9 +55,9 @@ def test_nothing_is_known_before_enough_answers(by_tokens: bool) -> None:
     booth = Booth(by_tokens=by_tokens)
     booth.wait(Tier.HIGH, 10)
     booth.answer(LEARNT_ANSWERS - 1, seconds=2.0)
-    assert booth.shedder.waits() == {}
+    assert booth.shedder.waits(NOW) == {}
     booth.answer(1, seconds=2.0)
-    assert set(booth.shedder.waits()) == set(TIERS)
+    assert set(booth.shedder.waits(NOW)) == set(TIERS)
 
 
 def test_by_number_a_request_waits_for_its_share_of_the_slots() -> None:
@@ -66,7 +66,9 @@ def test_by_number_a_request_waits_for_its_share_of_the_slots() -> None:
     booth.wait(Tier.HIGH, 10)
     booth.wait(Tier.LOW, 30, first=100)
     assert booth.shedder.work_seconds() == pytest.approx({Tier.HIGH: 1.0, Tier.MID: 0.0, Tier.LOW: 3.0})
-    assert booth.shedder.waits() == pytest.approx({Tier.HIGH: 1.0, Tier.MID: 1.0, Tier.LOW: 4.0})
+    assert booth.shedder.waits(NOW) == pytest.approx({Tier.HIGH: 1.0 / 0.99, Tier.MID: 1.0 / 0.99, Tier.LOW: 4.0}), (
+        "low has its guaranteed hundredth"
+    )
 
 
 def test_a_surge_at_an_idle_backend_is_measured_by_a_full_batch() -> None:
@@ -75,7 +77,7 @@ def test_a_surge_at_an_idle_backend_is_measured_by_a_full_batch() -> None:
     booth.answer(200, seconds=2.0)
     booth.wait(Tier.HIGH, 40)
     assert booth.lanes[Tier.HIGH].cost_seconds > 60.0
-    wait_seconds = booth.shedder.waits()[Tier.HIGH]
+    wait_seconds = booth.shedder.waits(NOW)[Tier.HIGH]
     assert 2.0 < wait_seconds < booth.lanes[Tier.HIGH].cost_seconds / 4
 
 

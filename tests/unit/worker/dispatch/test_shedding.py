@@ -67,5 +67,5 @@ def test_a_backend_of_which_little_is_known_makes_nobody_late() -> None:
         stage.tick(1.0)
         stage.dispatcher.answered(work, ANSWER)
     stage.tick(4.0)
-    assert stage.dispatcher.shedder.waits() == {}
+    assert stage.dispatcher.shedder.waits(stage.clock.monotonic()) == {}
     assert stage.dispatcher.shedder.ladder.shed_tiers == ()

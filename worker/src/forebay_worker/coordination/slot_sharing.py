@@ -19,6 +19,8 @@ from forebay_schemas.contract.coordination import (
     Capacity,
 )
 from forebay_schemas.contract.tiers import TIERS, Tier
+from forebay_schemas.contract.worker_load import with_load
+from forebay_worker.coordination.load_report import load_report
 from forebay_worker.coordination.tier_peers import TierPeers
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.dispatcher import Dispatcher
@@ -93,7 +95,7 @@ class SlotSharing:
         sharing = self.sharing
         said = sharing.step(now, now_ms, own)
         if said is not None:
-            self._send(said, lambda _: sharing.delivered())
+            self._send(with_load(said, load_report(self._dispatcher, now)), lambda _: sharing.delivered())
         others = sharing.others
         silent_seconds = now - max(sharing.read_own_at, self._began_at)
         self._dispatcher.gate.shares(

@@ -13,7 +13,7 @@ import structlog
 from forebay_schemas.clock import Clock, MakeEvent
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import Reason
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, TierTimes
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.dispatch.arrivals import Arrivals, comes_again
 from forebay_worker.dispatch.blame import Blame
@@ -85,7 +85,13 @@ class Dispatcher:
         self.gate = gate
         self._predictor = predictor
         self._read_signals = read_signals
-        self.shedder = Shedder(ladder=overload, lanes=lanes, gate=gate, by_tokens=predictor is not None)
+        self.shedder = Shedder(
+            ladder=overload,
+            lanes=lanes,
+            gate=gate,
+            by_tokens=predictor is not None,
+            open_slots=self.open_slots,
+        )
         self.estimates = Estimates()
         self.gpu_watch = GpuWatch()
         self.failures = failures if failures is not None else FailurePolicy()
@@ -169,6 +175,7 @@ class Dispatcher:
             end = self._arrivals.ending(work, now, now_ms)
             if end is None:
                 self._arrivals.predict(work, now)
+                self.shedder.estimates.arrived(work, now)
                 self.lanes.push(work, now)
             elif work.assignment.claims.claim(work.offset):
                 # Claimed, so that a hand-over while the outcome is on its way names it.
@@ -176,6 +183,7 @@ class Dispatcher:
         assignment = batch[0].assignment
         assignment.credit.received(len(batch), cost_bytes(batch))
         self._stats.received[assignment.tier] += len(batch)
+        self.shedder.estimates.received(assignment.tier, len(batch), now)
         self.lookahead.allow(assignment.tier)
 
     def _apply_controls(self, now: float) -> None:
@@ -256,6 +264,7 @@ class Dispatcher:
     def _start(self, work: Work, now: float) -> None:
         self.breaker.started(now)
         work.started = now
+        self.shedder.estimates.started(work, now)
         if self._predictor is not None:
             work.predicted_seconds = self.gate.service_seconds(work, now)
             self.gate.started(work, now)
@@ -275,6 +284,14 @@ class Dispatcher:
             return Limitation("suspect", len(self.running), 0)
         return self.slots.blocked_by(now, len(self.running) + len(self.named_starts), self.slots.memory_bytes)
 
+    def open_slots(self, tier: Tier, now: float) -> int:
+        """How many requests of a tier could start at once, by the limit alone where nothing else forbids a start."""
+        if self.breaker.state is not BreakerState.CLOSED or self.limited_by(now) is not None:
+            return 0
+        share = self.gate.share_requests
+        kept = 0 if tier is Tier.HIGH else self.lanes.shares.reserved(now, share)
+        return max(0, share - kept - len(self.running) - len(self.named_starts))
+
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""
         now = self._end(work, answer)
@@ -283,6 +300,7 @@ class Dispatcher:
         service_seconds = now - work.started
         self.lookahead.ended()
         self.shedder.answered(service_seconds)
+        self.shedder.estimates.answered(work.tier, service_seconds)
         self.estimates.served(work.tier, predicted_seconds=work.predicted_seconds, actual_seconds=service_seconds)
         if answer.output_tokens is not None:
             self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=answer.output_tokens)

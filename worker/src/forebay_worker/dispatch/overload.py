@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes
 from forebay_worker.request.work import Work
 
 SHED_FOR: Final = (Tier.HIGH, Tier.MID)
@@ -73,22 +73,6 @@ class OverloadStep:
     def direction(self) -> str:
         """``up`` or ``down``."""
         return "up" if self.after > self.before else "down"
-
-
-def estimated_waits(work_ahead: Mapping[Tier, float], *, served_per_second: float) -> dict[Tier, float]:
-    """The seconds until a new request of each tier would start: what waits in it and in higher tiers, by the pace.
-
-    ``work_ahead``: what waits in each tier, in requests or in seconds of the backend; ``served_per_second`` in the same
-    unit, of a backend that has all it may have in flight: what little it served while it idled is no pace. Empty when
-    nothing is served.
-    """
-    if served_per_second <= 0:
-        return {}
-    waits, ahead = {}, 0.0
-    for tier in TIERS:
-        ahead += work_ahead.get(tier, 0.0)
-        waits[tier] = ahead / served_per_second
-    return waits
 
 
 class OverloadLadder:
@@ -209,7 +193,7 @@ def plan_shedding(
 
     ``waiting``: the tier's requests, in the order in which they would start. ``ahead_seconds``: until the first of
     them would, for what waits in higher tiers. ``turn_seconds``: by how much a request delays those behind it (its
-    work by the pace that ``estimated_waits`` goes by). ``service_seconds``: from its start to its end.
+    work, in seconds of this worker). ``service_seconds``: from its start to its end.
     """
     shed = []
     for work in waiting:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-from forebay_worker.dispatch.overload import OverloadLadder, Shed, estimated_waits, plan_shedding
+from forebay_worker.dispatch.overload import OverloadLadder, Shed, plan_shedding
+from forebay_worker.dispatch.wait_estimates import WaitEstimates
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.pacing.gate import Gate
 from forebay_worker.request.work import Work
@@ -21,13 +22,27 @@ LEARNT_ANSWERS = 20
 class Shedder:
     """``by_tokens``: whether requests come with predictions of their tokens; else their number alone tells the wait."""
 
-    def __init__(self, *, ladder: OverloadLadder, lanes: Lanes, gate: Gate, by_tokens: bool) -> None:
+    def __init__(
+        self,
+        *,
+        ladder: OverloadLadder,
+        lanes: Lanes,
+        gate: Gate,
+        by_tokens: bool,
+        open_slots: Callable[[Tier, float], int] = lambda _tier, _now: 0,
+    ) -> None:
         self.ladder = ladder
         self._lanes = lanes
         self._gate = gate
         self._by_tokens = by_tokens
         self._answers = 0
         self._service_seconds = 0.0
+        self.estimates = WaitEstimates(
+            lanes=lanes,
+            work_seconds=self.work_seconds,
+            turn_seconds=lambda seconds: seconds / max(1, gate.share_requests),
+            open_slots=open_slots,
+        )
 
     def answered(self, service_seconds: float) -> None:
         """The backend gave an answer, after so long."""
@@ -56,10 +71,9 @@ class Shedder:
         cost_seconds, parts = self._gate.full_cost_seconds, self._parts
         return {tier: parts * cost_seconds(lanes[tier].prompt_tokens, lanes[tier].output_tokens) for tier in TIERS}
 
-    def waits(self) -> dict[Tier, float]:
+    def waits(self, now: float) -> dict[Tier, float]:
         """The seconds until a new request of each tier would start; empty while too little is known of the backend."""
-        work_seconds = self.work_seconds()
-        return estimated_waits(work_seconds, served_per_second=1.0) if work_seconds else {}
+        return self.estimates.waits(now)
 
     def step(self, now: float, now_ms: int, *, serves: bool) -> list[Shed]:
         """Once a second: which requests to shed now, all of which wait.
@@ -67,7 +81,7 @@ class Shedder:
         ``now``: monotonic seconds; ``now_ms``: epoch milliseconds. ``serves``: whether the backend does; while it
         serves nobody there is no pace by which anything could be called late.
         """
-        waits = self.waits() if serves else {}
+        waits = self.waits(now) if serves else {}
         self.ladder.step(now, now_ms, waits)
         shed_tiers = self.ladder.shed_tiers if waits else ()
         if not shed_tiers:

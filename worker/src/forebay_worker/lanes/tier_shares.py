@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from forebay_schemas.contract.tiers import TIERS, Tier
-
-MINIMUM_SHARES: Mapping[Tier, float] = MappingProxyType({Tier.MID: 0.05, Tier.LOW: 0.01})
-"""Of the limit's slot time, guaranteed while more urgent tiers would take everything."""
+from forebay_schemas.estimate.waits import MINIMUM_SHARES
 
 RESERVE_SHARE = 0.10
 RESERVE_LIMIT_MIN = 4
@@ -89,9 +86,10 @@ class TierShares:
     request finds one free instead of waiting for one (trunk reservation, as telephone exchanges did it).
     """
 
-    __slots__ = ("_at", "_high_seen_at", "_low", "_mid", "_reserve", "_slots")
+    __slots__ = ("_at", "_high_seen_at", "_low", "_mid", "_reserve", "_slots", "minimum")
 
     def __init__(self, *, minimum: Mapping[Tier, float] = MINIMUM_SHARES, reserve: float = RESERVE_SHARE) -> None:
+        self.minimum = minimum
         self._mid = _Lower(minimum[Tier.MID])
         self._low = _Lower(minimum[Tier.LOW])
         self._reserve = reserve

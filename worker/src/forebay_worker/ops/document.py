@@ -10,11 +10,11 @@ from forebay_worker.cluster.broker_clock import BrokerClock
 from forebay_worker.coordination.handover import HandOvers
 from forebay_worker.coordination.slot_sharing import SlotSharing
 from forebay_worker.dispatch.dispatcher import Dispatcher
+from forebay_worker.dispatch.limitations import limitation
 from forebay_worker.intake.intake import Intake
 from forebay_worker.ops.run_state import RunState
 from forebay_worker.ops.status import (
     breaker_status,
-    limitation,
     pacing_status,
     running_status,
     shown,

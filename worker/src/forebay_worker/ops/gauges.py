@@ -142,13 +142,15 @@ def gather(
         handed_over_taken=sum(intake.taken_over_count for intake in intakes.values()),
         results_looks={"completed": results_reader.completed_count, "given_up": results_reader.given_up_count},
         results_look_seconds=results_reader.look_seconds,
-        tiers=_tiers(dispatcher, intakes, configured.tier_times),
+        tiers=_tiers(dispatcher, intakes, configured.tier_times, now),
         intakes={name: _of_intake(intake, now) for name, intake in intakes.items()},
     )
 
 
-def _tiers(dispatcher: Dispatcher, intakes: Mapping[str, Intake], times: TierTimes) -> dict[Tier, TierGauges]:
-    waits, work_seconds = dispatcher.shedder.waits(), dispatcher.shedder.work_seconds()
+def _tiers(
+    dispatcher: Dispatcher, intakes: Mapping[str, Intake], times: TierTimes, now: float
+) -> dict[Tier, TierGauges]:
+    waits, work_seconds = dispatcher.shedder.waits(now), dispatcher.shedder.work_seconds()
     found = {}
     for tier in TIERS:
         lane = dispatcher.lanes[tier]

@@ -63,6 +63,7 @@ class Work(msgspec.Struct, gc=False):
 
     - ``prompt_tokens``, ``output_tokens``: predicted. ``output_tokens_min``: predicted with luck.
     - ``cost_seconds``: predicted engine time; 0 when unknown. ``arrived``: monotonic seconds.
+    - ``estimated_wait_seconds``: the wait estimated on arrival; below 0 when none was.
 
     Dispatch:
 
@@ -97,6 +98,7 @@ class Work(msgspec.Struct, gc=False):
     output_tokens_min: int = 0
     cost_seconds: float = 0.0
     arrived: float = 0.0
+    estimated_wait_seconds: float = -1.0
     predicted_seconds: float = 0.0
     prediction: Prediction | None = None
     executions: int = 0
