@@ -82,6 +82,10 @@ class WorkerSettings(CommonSettings):
         default=EnginePriority.NONE,
         description="Passes the tier on as the payload's priority: none, lower_first (vLLM) or higher_first (SGLang)",
     )
+    stream_usage: bool = Field(
+        default=True,
+        description="Asks the backend for the usage of streamed chats and completions whose payload does not",
+    )
     tenant_weights: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
         default_factory=dict, description='Shares of tenants within a tier, 1 each unless given, as JSON: {"search": 3}'
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final
@@ -14,7 +14,7 @@ from forebay_worker.answers.bodies import judge_json, loads
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.errors import failure_of
 from forebay_worker.answers.framing import DONE, Event, Framing
-from forebay_worker.answers.streams import Progress, Stream, stream_for
+from forebay_worker.answers.streams import EventList, Progress, Stream, stream_for
 from forebay_worker.answers.verdict import (
     Completed,
     Failed,
@@ -46,6 +46,12 @@ _LOOK_BYTES_MIN: Final = 1024 * 1024
 _KEEP_ALIVES: Final = frozenset({b"ping", b"keepalive", b"keep-alive", b"heartbeat"})
 _NO_CONTENT: Final = frozenset({204, 205})
 _ACCEPTED, _PARTIAL = 202, 206
+_NOT_COUNTED: Final = -1
+
+
+OnEvent = Callable[[bytes, bytes, Any, Any, bool], None]
+"""Given each event of a stream once it is known to be a part of the answer: its name, its data (JSON as it came), the
+decoded ``choices`` of a chunk, the rest of the decoded data, and whether text has come by now."""
 
 
 class End(Enum):
@@ -70,9 +76,19 @@ class AnswerReader:
     """Reads one answer. The form is told by the bytes, the content type deciding where they do not: servers answer a
     wish for a stream with JSON, one for JSON with a stream, and label either as the other."""
 
-    def __init__(self, *, shape: Shape, status: int, content_type: str, limits: Limits, choices_asked: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        shape: Shape,
+        status: int,
+        content_type: str,
+        limits: Limits,
+        choices_asked: int = 1,
+        on_event: OnEvent | None = None,
+    ) -> None:
         """``content_type``: without parameters, in any case; may be empty. ``choices_asked``: of the request; with a
-        number that is too small `Progress.MAY_END` may come before a choice has begun."""
+        number that is too small `Progress.MAY_END` may come before a choice has begun. ``on_event``: of an answer that
+        is no stream it is not called."""
         self._shape = shape
         self._status = status
         self._content_type = content_type.lower()
@@ -86,6 +102,9 @@ class AnswerReader:
         self._since_event = 0
         self._framing = Framing()
         self._stream: Stream | None = None
+        self._on_event = on_event
+        self._lines_taken = _NOT_COUNTED
+        self._only_line = b""
         self._done = False
         self._verdict: Verdict | None = None
         self._encoding: str | None = None
@@ -97,6 +116,12 @@ class AnswerReader:
     def content_chunks(self) -> int:
         """The chunks so far that carried text or tool calls: when it first grows, the first token has come."""
         return 0 if self._stream is None else self._stream.content_chunks
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a stream has brought its first text; of an unknown API its first event."""
+        stream = self._stream
+        return stream is not None and (stream.content_chunks > 0 or type(stream) is EventList)
 
     @property
     def kept_bytes(self) -> int:
@@ -135,6 +160,7 @@ class AnswerReader:
             piece = head
             if self._form is not _Form.UNKNOWN:
                 self._pieces = []
+                self._lines_taken = 0 if self._form is _Form.STREAM and head[:1] == b"{" else _NOT_COUNTED
         if self._form is _Form.STREAM:
             if self._read > self._limits.stream_bytes_max:
                 raise NoAnswerError(too_large("stream", self._limits.stream_bytes_max))
@@ -180,7 +206,7 @@ class AnswerReader:
         if not head or _BOM.startswith(head):
             return _Form.UNKNOWN
         if head[:1] in b"{[":
-            return _Form.JSON
+            return _Form.STREAM if self._is_lines and head[:1] == b"{" else _Form.JSON
         if self._content_type == EVENT_STREAM or head.startswith(_STREAM_STARTS):
             return _Form.STREAM
         if len(head) < _STREAM_START_BYTES and any(start.startswith(head) for start in _STREAM_STARTS):
@@ -195,16 +221,21 @@ class AnswerReader:
                 self._done = True
                 self._progress = Progress.COMPLETE
                 return
-            for value in _values(event):
+            for value, data in _values(event):
                 if event.name == b"error":
                     raise NoAnswerError(_error_event(value))
-                self._take_value(event.name, value)
+                self._take_value(event.name, value, data)
                 if self._progress is Progress.COMPLETE:
                     return
 
-    def _take_value(self, name: bytes, value: Any) -> None:
+    def _take_value(self, name: bytes, value: Any, data: bytes) -> None:
         if value is None:
             return
+        if self._lines_taken >= 0:
+            self._lines_taken += 1
+            self._only_line = data if self._lines_taken == 1 else b""
+        # A stream takes them out of the value, and changes nothing in them.
+        choices = value.get("choices") if self._on_event is not None and type(value) is dict else None
         # As `_unmergeable_fails`, which costs 1.5 microseconds, for each token of a stream.
         try:
             if self._stream is None:
@@ -212,6 +243,8 @@ class AnswerReader:
             self._progress = self._stream.take(name.decode(errors="replace") if name else "", value)
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             raise _unmergeable(error) from None
+        if self._on_event is not None:
+            self._on_event(name, data, choices, value, self._stream.content_chunks > 0)
 
     def _conclude(self, end: End) -> Verdict:
         if self._form is _Form.REFUSAL:
@@ -228,9 +261,10 @@ class AnswerReader:
         body = b"".join(self._pieces).rstrip(_SPACE)
         if not body:
             return bad_response(f"HTTP {self._status} without a body")
+        return self._judge_body(body) or self._conclude_disguised(body)
+
+    def _judge_body(self, body: bytes) -> Verdict | None:
         verdict = judge_json(body, self._shape)
-        if verdict is None:
-            return self._conclude_disguised(body)
         if self._status == _ACCEPTED and self._shape is Shape.OTHER and isinstance(verdict, Completed):
             return bad_response("HTTP 202: accepted, and not answered", shown=body)
         return verdict
@@ -248,6 +282,8 @@ class AnswerReader:
             self._take_events(self._framing.end())
         if self._stream is None:
             return bad_response("the stream has no answer in it, but [DONE]" if self._done else "the stream is empty")
+        if self._only_line and (verdict := self._judge_body(self._only_line)) is not None:
+            return verdict  # a single line is the answer itself, and no list of one
         with _unmergeable_fails():
             return self._stream.end()
 
@@ -293,18 +329,19 @@ def _refusal(status: int, body: bytes) -> Failed:
     return Failed(reason=reason_of_status(status), message=message, status=status)
 
 
-def _values(event: Event) -> list[Any]:
-    """The decoded data of an event; of several lines that are not JSON together each is an event of its own."""
+def _values(event: Event) -> list[tuple[Any, bytes]]:
+    """The decoded data of an event, with its bytes; of several lines that are not JSON together each is an event of its
+    own."""
     data = event.data
     if not data and event.name != b"error":
         return []
     try:
-        return [loads(data)]
+        return [(loads(data), data)]
     except (ValueError, RecursionError, msgspec.MsgspecError):
         if event.name == b"error":
-            return [data.decode(errors="replace")]
+            return [(data.decode(errors="replace"), data)]
     try:
-        return [loads(line) for line in data.split(b"\n")]
+        return [(loads(line), line) for line in data.split(b"\n")]
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         problem = f"an event of the stream is no JSON ({bounded(str(error))})"
         raise NoAnswerError(bad_response(problem, shown=data)) from None

@@ -20,6 +20,7 @@ from forebay_worker.answers.verdict import Failed
 from forebay_worker.calibrate.requests import Asked
 from forebay_worker.calibrate.samples import Ended, Trouble
 from forebay_worker.execution.answer_body import ANSWER_LIMITS, read_answer
+from forebay_worker.execution.handler_stream import call
 from forebay_worker.request.handler import Handler, HandlerRequest
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.connection_errors import trouble_words
@@ -185,7 +186,7 @@ class HandlerTarget:
         trouble, problem = None, None
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                await self._handler(request)
+                await call(self._handler, request)
         except TimeoutError:
             trouble, problem = Trouble.TIMED_OUT, "no answer within FOREBAY_BACKEND_TIMEOUT_SECONDS"
         except Exception as error:  # noqa: BLE001 - a handler may fail in any way

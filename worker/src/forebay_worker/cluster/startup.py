@@ -92,6 +92,23 @@ class Cluster:
         self._admin.poll(0)  # its log
         return topic_ids(self._admin, topics, timeout_seconds=ASK_SECONDS_MAX)
 
+    def count_streams_partitions(self) -> int:
+        """The number of partitions of the streams topic. Talks to the brokers, for some seconds at most.
+
+        Raises ``TopicMissingError``, and what keeps it from being asked as `require_usable` does.
+        """
+        topic = self._pool.streams
+        admin = make_admin(self._connection, client_id=self._worker_id)
+        found = require_topics(
+            admin,
+            [topic],
+            connection=self._connection,
+            pool=self._pool.name,
+            operation=Operation.WRITE,
+            timeout_seconds=ASK_SECONDS_MAX,
+        )
+        return found[topic]
+
     def lacking(self) -> list[Access] | None:
         """What the ACLs do not allow now; None when the brokers do not say, within some seconds."""
         admin = make_admin(self._connection, client_id=self._worker_id)

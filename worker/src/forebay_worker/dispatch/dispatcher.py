@@ -302,8 +302,8 @@ class Dispatcher:
         self.shedder.answered(service_seconds)
         self.shedder.estimates.answered(work.tier, service_seconds)
         self.estimates.served(work.tier, predicted_seconds=work.predicted_seconds, actual_seconds=service_seconds)
-        if answer.output_tokens is not None:
-            self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=answer.output_tokens)
+        if (output_tokens := answer.output_tokens_seen) is not None:
+            self.estimates.put_out(work.tier, predicted_tokens=work.output_tokens, actual_tokens=output_tokens)
         self._reporter.completed(work, answer, service_seconds=service_seconds)
         if self._desk.is_cancelled(work):
             self._reporter.answer_control(ControlAction.CANCEL, work.request_id or "", ControlOutcome.FINISHED)
@@ -395,7 +395,7 @@ class Dispatcher:
             return now  # a limit that never moves, and an order that asks for no tokens: nothing is to be learnt
         prompt_tokens = output_tokens = None
         if answer is not None:
-            prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens
+            prompt_tokens, output_tokens = answer.prompt_tokens, answer.output_tokens_seen
             if work.prediction is not None:
                 self._predictor.learn(work.prediction, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         self.gate.ended(

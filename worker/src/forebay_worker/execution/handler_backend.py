@@ -20,11 +20,12 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.errors import UsageError
 from forebay_schemas.users_module import import_users_module
 from forebay_worker.execution.handler_failures import HandlerFailures
+from forebay_worker.execution.handler_stream import UnusableYieldError, YieldsTooLargeError, call
 from forebay_worker.execution.json_body import why_not_json
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.handler import Handler, HandlerAnswer, HandlerRequest, NotRetryableError
-from forebay_worker.request.work import Answer, Failure, Retry, Work
+from forebay_worker.request.work import Answer, Failure, Retry, StreamSink, Work
 
 log = structlog.get_logger("forebay.backend")
 
@@ -37,10 +38,19 @@ class NoChildError(Exception):
     """A process ended before it had imported the handler: that says nothing of the request."""
 
 
-async def call_handler(handler: Handler, request: HandlerRequest, failures: HandlerFailures) -> Answer:
-    """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised or returned."""
+async def call_handler(
+    handler: Handler, request: HandlerRequest, failures: HandlerFailures, *, sink: StreamSink | None = None
+) -> Answer:
+    """Runs a request in this process. Raises ``BackendFailed``, whatever the handler raised or returned.
+
+    ``sink``: for what an async generator yields, as it comes.
+    """
     try:
-        returned = await handler(request)
+        returned = await call(handler, request, sink=sink)
+    except YieldsTooLargeError as error:
+        raise BackendFailed(Failure(reason=Reason.RESULT_TOO_LARGE, error=str(error))) from None
+    except UnusableYieldError as error:
+        raise _unusable(str(error)) from None
     except (asyncio.CancelledError, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - it is said, and the request's failure
@@ -49,13 +59,15 @@ async def call_handler(handler: Handler, request: HandlerRequest, failures: Hand
         problem = f"{type(error).__name__}: {error}"
         retry = Retry.FORBIDDEN if isinstance(error, NotRetryableError) else Retry.BY_REASON
         raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=problem, retry=retry)) from None
-    given = returned if isinstance(returned, HandlerAnswer) else HandlerAnswer(body=returned)
+    given = returned if isinstance(returned, (HandlerAnswer, Answer)) else HandlerAnswer(body=returned)
     if (why := why_not_json(given.body)) is not None:
         raise _unusable(why)
     return Answer(
         body=given.body,
         prompt_tokens=_count(given.prompt_tokens, "prompt_tokens"),
         output_tokens=_count(given.output_tokens, "output_tokens"),
+        content_chunks=given.content_chunks if isinstance(given, Answer) else None,
+        first_token_seconds=given.first_token_seconds if isinstance(given, Answer) else None,
     )
 
 
@@ -110,7 +122,7 @@ class HandlerBackend:
                 if work.crashes != SUSPECT_CRASHES:
                     # It took so long that others run here again: another attempt, in company.
                     raise BackendFailed(Failure(reason=Reason.HANDLER_FAILED, error=str(error))) from None
-        return await call_handler(self._handler, asked, self._failures)
+        return await call_handler(self._handler, asked, self._failures, sink=work.stream)
 
     async def close(self) -> None:
         """Says of its failures what is not said yet; a handler holds nothing that is ours."""
@@ -119,7 +131,7 @@ class HandlerBackend:
 
 def load_handler(name: str) -> Handler:
     """Imports ``module:function``; the current folder counts, as with `python -m`. Raises ``UsageError``."""
-    fix = "give module:function, where function is an async def that takes the request"
+    fix = "give module:function, where function is an async def that takes the request; it may yield its answer"
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise UsageError("FOREBAY_HANDLER", f"{name!r} is not module:function", fix=fix)
@@ -130,11 +142,12 @@ def load_handler(name: str) -> Handler:
     function: Any = getattr(module, function_name, None)
     if function is None:
         raise UsageError("FOREBAY_HANDLER", f"{module_name} has no {function_name}", fix=fix)
-    if not inspect.iscoroutinefunction(function) and (
-        inspect.isclass(function)
-        or not inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async will do
-        )
-    ):
+    # An object whose __call__ is async will do.
+    called = None if inspect.isclass(function) else getattr(function, "__call__", None)  # noqa: B004
+    if not (_is_async(function) or _is_async(called)):
         raise UsageError("FOREBAY_HANDLER", f"{name} is no async function", fix=fix)
     return cast(Handler, function)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

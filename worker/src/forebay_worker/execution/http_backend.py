@@ -18,9 +18,10 @@ from forebay_worker.execution.api_key import ApiKey
 from forebay_worker.execution.connections import AGE_SECONDS, Connections, Exchange, Timeouts
 from forebay_worker.execution.engine_priority import EnginePriority, with_priority
 from forebay_worker.execution.http_failure import failure_of, retry_after_seconds
+from forebay_worker.execution.stream_usage import REFUSALS, UsageRefusals, with_usage
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.retry_policy import RetryStatuses
-from forebay_worker.request.work import Answer, Failure, FailureScope, Work
+from forebay_worker.request.work import Answer, Failure, FailureScope, StreamSink, Work
 from forebay_worker.signals.connection_errors import trouble_words
 
 # What aiohttp unpacks, or what needs no unpacking.
@@ -31,7 +32,8 @@ _UNAUTHORIZED = frozenset({401, 403})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """How a backend is called. ``base_url``: without a slash at its end. ``paths``: by biz_type. ``api_key``: the key,
-    or the file that holds it, as in FOREBAY_BACKEND_API_KEY. ``age_seconds``: of connections, least and most."""
+    or the file that holds it, as in FOREBAY_BACKEND_API_KEY. ``age_seconds``: of connections, least and most.
+    ``adds_usage``: whether streams that do not ask for their usage are made to."""
 
     base_url: str
     paths: Mapping[str, str]
@@ -40,6 +42,7 @@ class HttpOptions:
     engine_priority: EnginePriority
     retry_statuses: RetryStatuses
     timeouts: Timeouts
+    adds_usage: bool = True
     age_seconds: tuple[float, float] = AGE_SECONDS
     grace_seconds: float = GRACE_SECONDS
 
@@ -56,6 +59,17 @@ class _Reply:
     location: str | None
     retry_after_seconds: float | None
     verdict: Verdict
+    first_token_at: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One call of the backend, which may take several connections. ``sink``: where the events of a stream go."""
+
+    endpoint: _Endpoint
+    payload: bytes
+    headers: Mapping[str, str]
+    sink: StreamSink | None
 
 
 class HttpBackend:
@@ -71,6 +85,7 @@ class HttpBackend:
         }
         self._key = None if options.api_key is None else ApiKey(options.api_key, now=self._loop.time())
         self._room = Room()
+        self._usage_refusals = UsageRefusals()
         self._connections = Connections(
             # Who asks and for which time: an engine's log then tells a retry or a replay from a repetition.
             headers={"content-type": "application/json", "x-forebay-worker": options.worker_id},
@@ -88,8 +103,9 @@ class HttpBackend:
                 Failure(reason=Reason.UNKNOWN_BIZ_TYPE, error=f"biz_type {request.biz_type!r} is none of {known}")
             )
         work.executions += 1
+        begun_at = self._loop.time()
         payload = with_priority(work, bytes(request.payload), self._options.engine_priority)
-        reply = await self._ask(endpoint, work, payload)
+        reply, usage_added = await self._ask_with_usage(endpoint, work, payload)
         if isinstance(reply.verdict, Failed):
             raise BackendFailed(
                 failure_of(
@@ -101,30 +117,55 @@ class HttpBackend:
                 )
             )
         answer = reply.verdict
+        first_token_at = reply.first_token_at
         return Answer(
-            body=msgspec.Raw(answer.body), prompt_tokens=answer.prompt_tokens, output_tokens=answer.output_tokens
+            body=msgspec.Raw(answer.body),
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            content_chunks=answer.content_chunks,
+            first_token_seconds=None if first_token_at is None else first_token_at - begun_at,
+            usage_added=usage_added,
         )
 
     async def close(self) -> None:
         await self._connections.close()
 
+    async def _ask_with_usage(self, endpoint: _Endpoint, work: Work, payload: bytes) -> tuple[_Reply, bool]:
+        """Asks, for the usage of a stream too; without that where the engine refuses it. The reply, and whether usage
+        was asked for that the payload does not ask for."""
+        asking = None
+        if self._options.adds_usage and not self._usage_refusals.is_refused(endpoint.url, self._loop.time()):
+            asking = with_usage(payload, endpoint.shape)
+        if asking is None:
+            return await self._ask(endpoint, work, payload), False
+        if work.stream is not None:
+            work.stream.usage_added = True
+        reply = await self._ask(endpoint, work, asking)
+        if reply.status not in REFUSALS:
+            return reply, True
+        if work.stream is not None:
+            work.stream.usage_added = False
+        reply = await self._ask(endpoint, work, payload)
+        if reply.status not in REFUSALS:
+            self._usage_refusals.refused(endpoint.url, self._loop.time())
+        return reply, False
+
     async def _ask(self, endpoint: _Endpoint, work: Work, payload: bytes) -> _Reply:
         """Asks with the present key, and once more when it was refused and its file has another by now."""
-        headers = _headers(work)
+        call = _Call(endpoint=endpoint, payload=payload, headers=_headers(work), sink=work.stream)
         key = self._key
         if key is None:
-            return await self._try_to_post(endpoint, payload, headers)
+            return await self._try_to_post(call)
         secret = key.value(self._loop.time())
-        reply = await self._try_to_post(endpoint, payload, {**headers, "authorization": f"Bearer {secret}"})
+        reply = await self._try_to_post(_with_key(call, secret))
         if reply.status in _UNAUTHORIZED and key.has_another(secret):
-            secret = key.value(self._loop.time())
-            reply = await self._try_to_post(endpoint, payload, {**headers, "authorization": f"Bearer {secret}"})
+            reply = await self._try_to_post(_with_key(call, key.value(self._loop.time())))
         return reply
 
-    async def _try_to_post(self, endpoint: _Endpoint, payload: bytes, headers: Mapping[str, str]) -> _Reply:
+    async def _try_to_post(self, call: _Call) -> _Reply:
         """Raises ``BackendFailed`` where there was no answer."""
         try:
-            return await self._post(endpoint, payload, headers)
+            return await self._post(call)
         except TimeoutError as error:
             raise BackendFailed(_timeout(error)) from None
         except aiohttp.ClientResponseError as error:
@@ -139,11 +180,11 @@ class HttpBackend:
             failure = Failure(reason=Reason.BACKEND_UNAVAILABLE, error=trouble_words(error), scope=scope)
             raise BackendFailed(failure) from None
 
-    async def _post(self, endpoint: _Endpoint, payload: bytes, headers: Mapping[str, str]) -> _Reply:
+    async def _post(self, call: _Call) -> _Reply:
         exchange = Exchange()
         lease = self._connections.take()
         try:
-            return await self._exchange(lease.session, endpoint, payload, headers, exchange)
+            return await self._exchange(lease.session, call, exchange)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, aiohttp.ClientConnectionResetError):
             # Servers close idle connections at a moment of their own, llama.cpp's after each hundredth answer too.
             # That says nothing of the backend or the request.
@@ -151,18 +192,19 @@ class HttpBackend:
                 raise
         finally:
             self._connections.give_back(lease)
-        return await self._exchange(self._connections.unshared, endpoint, payload, headers, None)
+        return await self._exchange(self._connections.unshared, call, None)
 
-    async def _exchange(
-        self,
-        session: aiohttp.ClientSession,
-        endpoint: _Endpoint,
-        payload: bytes,
-        headers: Mapping[str, str],
-        exchange: Exchange | None,
-    ) -> _Reply:
+    async def _exchange(self, session: aiohttp.ClientSession, call: _Call, exchange: Exchange | None) -> _Reply:
+        endpoint, payload = call.endpoint, call.payload
+        first_token_at: float | None = None
+
+        def note_first_token() -> None:
+            nonlocal first_token_at
+            if first_token_at is None and reader.has_begun:
+                first_token_at = self._loop.time()
+
         async with session.post(
-            endpoint.url, data=payload, headers=headers, allow_redirects=False, trace_request_ctx=exchange
+            endpoint.url, data=payload, headers=call.headers, allow_redirects=False, trace_request_ctx=exchange
         ) as response:
             content_type = response.content_type if "content-type" in response.headers else ""
             is_stream = content_type == EVENT_STREAM or b'"stream"' in payload
@@ -172,8 +214,15 @@ class HttpBackend:
                 content_type=content_type,
                 limits=ANSWER_LIMITS,
                 choices_asked=choices_in(payload) if is_stream else 1,
+                on_event=None if call.sink is None else call.sink.add,
             )
-            verdict = await read_answer(response, reader, room=self._room, grace_seconds=self._options.grace_seconds)
+            verdict = await read_answer(
+                response,
+                reader,
+                room=self._room,
+                grace_seconds=self._options.grace_seconds,
+                on_piece=note_first_token if is_stream else None,
+            )
             encoding = response.headers.get("content-encoding", "").lower()
             if isinstance(verdict, Failed) and encoding not in _ENCODINGS:
                 # It came as it was packed, and reads like rubbish.
@@ -186,7 +235,12 @@ class HttpBackend:
                 location=headers_given.get("location"),
                 retry_after_seconds=retry_after_seconds(headers_given.get("retry-after"), headers_given.get("date")),
                 verdict=verdict,
+                first_token_at=first_token_at,
             )
+
+
+def _with_key(call: _Call, secret: str) -> _Call:
+    return replace(call, headers={**call.headers, "authorization": f"Bearer {secret}"})
 
 
 def _headers(work: Work) -> dict[str, str]:

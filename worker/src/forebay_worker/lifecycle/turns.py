@@ -43,6 +43,7 @@ class Turns:
         if delivery.fatal is not None:
             # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
             raise KafkaFailedError(f"outcomes can no longer be delivered: {delivery.fatal}; restart the worker")
+        parts.streams.poll()
         parts.clock.look(now)
         if parts.clock.wants_probe(now):
             parts.reporter.announcer.probe_clock()

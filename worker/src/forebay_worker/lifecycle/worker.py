@@ -24,6 +24,9 @@ from forebay_worker.wiring.world import World, machine
 STOP_SECONDS_MAX = 15.0
 """After the drain: for deliveries, last commits and hand-overs, all together."""
 
+PIECES_SECONDS_MAX = 1.0
+"""At the end, for pieces of streamed answers on their way."""
+
 DENIED_AGAIN_SECONDS = 5.0
 
 EMPTY_SHARE_SECONDS = 10.0
@@ -76,6 +79,7 @@ class Worker:
             self._threads.close()
             await asyncio.to_thread(parts.foreign.close)
             await parts.signals.stop()
+            await asyncio.to_thread(parts.streams.close, PIECES_SECONDS_MAX)
             await parts.backend.close()
             await parts.ops.stop()
             await asyncio.to_thread(parts.tracing.close)

@@ -57,6 +57,15 @@ _LOOP_OWNED: Final = (
         "From the first enqueue until the outcome is durable, of what completed, failed or expired",
         "tier",
     ),
+    histogram(
+        "forebay_first_token_seconds",
+        "From the start of an execution to the first text of its answer, of streams that completed",
+        "tier",
+    ),
+    counter("forebay_stream_pieces_total", "Pieces of streamed answers sent"),
+    counter(
+        "forebay_stream_pieces_dropped_total", "Pieces not sent or not delivered: their readers wait for the result"
+    ),
     gauge("forebay_limit_requests", "How many requests this worker may have in flight", "backend"),
     gauge(
         "forebay_backend_limit_requests",
@@ -298,6 +307,7 @@ def _add_counts(add: _Add, stats: Stats) -> None:
         "forebay_queue_seconds": stats.queue_seconds,
         "forebay_service_seconds": stats.service_seconds,
         "forebay_end_to_end_seconds": stats.end_to_end_seconds,
+        "forebay_first_token_seconds": stats.first_token_seconds,
     }
     for name, values in per_tier.items():
         for tier in TIERS:
@@ -316,6 +326,8 @@ def _add_counts(add: _Add, stats: Stats) -> None:
         for reason, number in counts.items():
             add(name, number, reason.code)
     add("forebay_produce_failures_total", stats.produce_failures)
+    add("forebay_stream_pieces_total", stats.pieces)
+    add("forebay_stream_pieces_dropped_total", stats.pieces_dropped)
 
 
 def _add_signals(add: _Add, now: Gauges) -> None:

@@ -104,6 +104,8 @@ class Reporter:
             prompt_tokens=answer.prompt_tokens,
             output_tokens=answer.output_tokens,
             body=answer.body,
+            first_token_seconds=answer.first_token_seconds,
+            usage_added=answer.usage_added or None,
         )
         try:
             value = encode_result(result)
@@ -115,6 +117,8 @@ class Reporter:
             self._result_too_large(work, len(value), service_seconds)
             return
         self._stats.ended(work, Reason.COMPLETED, service_seconds)
+        if answer.first_token_seconds is not None:
+            self._stats.first_token_seconds[work.assignment.tier].observe(answer.first_token_seconds)
         work.outcome = Reason.COMPLETED
         self._tracing.decided(work, Reason.COMPLETED)
         work.awaiting = 1

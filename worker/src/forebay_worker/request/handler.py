@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -46,5 +46,8 @@ class NotRetryableError(Exception):
     """Raised by a handler for a request that trying again cannot help: it fails at once, and is a dead letter."""
 
 
-Handler = Callable[[HandlerRequest], Awaitable[Any]]
-"""Returns the result's body, or a `HandlerAnswer`. What it raises is tried again, but for `NotRetryableError`."""
+Handler = Callable[[HandlerRequest], Awaitable[Any]] | Callable[[HandlerRequest], AsyncGenerator[Any, None]]
+"""Returns the result's body, or a `HandlerAnswer`. What it raises is tried again, but for `NotRetryableError`.
+
+An async generator yields the answer in events. A `HandlerAnswer`, yielded last, is the answer itself; without one,
+chunks of a chat or a completion are merged into their body, and any other values are the body's list."""

@@ -48,6 +48,18 @@ class Failures(msgspec.Struct, gc=False):
     lone_tries: int = 0
 
 
+class StreamSink(Protocol):
+    """Takes the events of one execution's streamed answer as they come. Never raises, never waits."""
+
+    usage_added: bool
+    """Whether the backend was asked for a usage that the payload does not ask for: it is left out."""
+
+    def add(self, name: bytes, data: bytes, choices: Any, rest: Any, has_text: bool) -> None:
+        """An event that is a part of the answer: its name, its data as JSON, the ``choices`` in that (None without)
+        and the ``rest`` of it, decoded; ``has_text``: whether text has come by now."""
+        ...
+
+
 class Work(msgspec.Struct, gc=False):
     """A record that the worker owns until its outcome is durable. One stage writes each group of fields.
 
@@ -75,7 +87,8 @@ class Work(msgspec.Struct, gc=False):
     - ``outcome``: why it ended; None until then, and for a request that goes on in another topic.
     - ``awaiting``: records of its outcome that are not delivered yet.
 
-    ``trace`` belongs to tracing; None without it.
+    ``stream`` belongs to streaming: where the events of the present execution go; None for a request that nobody
+    follows. ``trace`` belongs to tracing; None without it.
     """
 
     record: Record
@@ -103,6 +116,7 @@ class Work(msgspec.Struct, gc=False):
     prediction: Prediction | None = None
     executions: int = 0
     is_named_by_key: bool = False
+    stream: StreamSink | None = None
     trace: Traced | None = None
 
     @property
@@ -144,11 +158,23 @@ class Work(msgspec.Struct, gc=False):
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
-    """What the backend gave: ``body`` is JSON, as bytes in ``msgspec.Raw`` or as objects."""
+    """What the backend gave: ``body`` is JSON, as bytes in ``msgspec.Raw`` or as objects.
+
+    ``content_chunks``: of a stream, the chunks that carried text. ``first_token_seconds``: from the start of the
+    execution to the first of them. ``usage_added``: whether the tokens were counted because Forebay asked for it.
+    """
 
     body: Any
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    content_chunks: int | None = None
+    first_token_seconds: float | None = None
+    usage_added: bool = False
+
+    @property
+    def output_tokens_seen(self) -> int | None:
+        """For who learns from it: the tokens that the backend counted, else the chunks that stand for them."""
+        return self.output_tokens if self.output_tokens is not None else (self.content_chunks or None)
 
 
 class FailureScope(StrEnum):

@@ -66,9 +66,12 @@ class Stats:
     """One sample for each execution that was started."""
     service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     end_to_end_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
+    first_token_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     backend_failures: dict[Reason, int] = field(default_factory=lambda: _per_reason(BACKEND_FAILURE_REASONS))
     dead_letters: dict[Reason, int] = field(default_factory=lambda: _per_reason(DEAD_LETTER_REASONS))
     produce_failures: int = 0
+    pieces: int = 0
+    pieces_dropped: int = 0
 
     def dispatched(self, work: Work, now_ms: int) -> None:
         """A request was started."""
@@ -98,6 +101,7 @@ class Stats:
 
     def fold(self) -> None:
         """Counts the samples noted; call it many times a minute."""
-        for histograms in (self.queue_seconds, self.service_seconds, self.end_to_end_seconds):
+        kinds = (self.queue_seconds, self.service_seconds, self.end_to_end_seconds, self.first_token_seconds)
+        for histograms in kinds:
             for histogram in histograms.values():
                 histogram.fold()

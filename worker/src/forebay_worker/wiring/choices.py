@@ -87,6 +87,7 @@ def http_options(settings: WorkerSettings) -> HttpOptions:
         worker_id=settings.worker_id,
         engine_priority=settings.engine_priority,
         retry_statuses=RetryStatuses(settings.retry_statuses),
+        adds_usage=settings.stream_usage,
         timeouts=Timeouts(
             total_seconds=settings.backend_timeout_seconds, connect_seconds=settings.backend_connect_seconds
         ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
-from forebay_schemas.contract.topics import UNPACKED_BYTES_MAX, Pool
-from forebay_schemas.kafka.configs import READ_BY_ALL, consumer_config, producer_config, reader_config
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, UNPACKED_BYTES_MAX, Pool
+from forebay_schemas.kafka.configs import READ_BY_ALL, common_config, consumer_config, producer_config, reader_config
 from forebay_worker.coordination.follower import FollowingConsumer
 from forebay_worker.intake.fetcher import FetchingConsumer
 from forebay_worker.intake.protocols import KafkaConsumer, OnCommit
 from forebay_worker.intake.results_reader import LookingConsumer
+from forebay_worker.streaming.outlet import StreamProducer
 from forebay_worker.wiring.world import ClientConfig, FlushedProducer, World
 
 FETCH_BYTES = 64 * 1024
@@ -35,6 +36,27 @@ class Clients:
                 compression=READ_BY_ALL,
             )
         )
+
+    def stream_producer(self) -> StreamProducer:
+        """For pieces of streamed answers: what cannot be sent soon is dropped, and its queue is small."""
+        config: ClientConfig = {
+            # Pieces of many streams leave together; a single one loses no more than this.
+            "linger.ms": 2,
+            "compression.type": READ_BY_ALL,
+        } | common_config(self._world.connection, client_id=self._worker_id)
+        config |= {
+            "acks": 1,
+            "enable.idempotence": False,
+            # A piece that is sent again could come twice or out of order.
+            "retries": 0,
+            "message.timeout.ms": 5_000,
+            "queue.buffering.max.messages": 10_000,
+            "queue.buffering.max.kbytes": 16 * 1024,
+            "delivery.report.only.error": True,
+            "partitioner": "murmur2_random",
+            "message.max.bytes": LATER_BYTES_MAX,
+        }
+        return cast(StreamProducer, self._world.make_producer(config))
 
     def member(self, name: str, on_commit: OnCommit) -> KafkaConsumer:
         """A member of the group of intake ``name``."""

@@ -40,6 +40,8 @@ from forebay_worker.request.backend import Backend
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.signals.poller import Signals
 from forebay_worker.signals.readings import EngineReading, GpuReading
+from forebay_worker.streaming.backend import StreamingBackend
+from forebay_worker.streaming.outlet import Streams
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import Tracing
 from forebay_worker.wiring.choices import make_failure_policy, make_gate, make_lanes, make_sharing
@@ -78,6 +80,7 @@ class Parts:
     sharer: SlotSharing
     hand_overs: HandOvers
     backend: Backend
+    streams: Streams
     executor: Executor
     results: ResultsReader
     foreign: ProcessReader
@@ -136,7 +139,14 @@ def build(settings: WorkerSettings, world: World) -> Parts:
     )
     hand_overs = HandOvers(worker_id=worker_id, send=reporter.announcer.send_notice)
     backend = world.make_backend(clock)
-    executor = Executor(dispatcher=dispatcher, backend=tracing.around(backend))
+    streams = Streams(
+        topic=pool.streams,
+        make_producer=clients.stream_producer,
+        count_partitions=cluster.count_streams_partitions,
+        stats=stats,
+        explain=cluster.explain_writing,
+    )
+    executor = Executor(dispatcher=dispatcher, backend=tracing.around(StreamingBackend(backend, streams)))
     topics = TopicWatch(
         topics=_watched(world, pool),
         ask=cluster.topic_ids,
@@ -256,6 +266,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         sharer=sharer,
         hand_overs=hand_overs,
         backend=backend,
+        streams=streams,
         executor=executor,
         results=results,
         foreign=foreign,
