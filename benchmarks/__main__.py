@@ -29,11 +29,12 @@ from benchmarks.metrics import measure_metrics
 from benchmarks.outcomes import measure_outcomes
 from benchmarks.programs import ROOT
 from benchmarks.report import Findings
+from benchmarks.streams import measure_streams
 from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes", "imports")
+PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes", "streams", "imports")
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -65,7 +66,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = dead_letters = metrics = controls = outcomes = None
+    throughput = latency = memory = dead_letters = metrics = controls = outcomes = streams = None
     if wanted("throughput") or wanted("metrics"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
@@ -91,6 +92,8 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         controls = measure_controls(cluster, pool_name=pool("controls"), cancels=given.cancels, logs=logs, say=say)
     if wanted("outcomes"):
         outcomes = measure_outcomes(cluster, pool_name=pool("outcomes"), theirs=given.theirs, logs=logs, say=say)
+    if wanted("streams"):
+        streams = measure_streams(cluster, pool_name=pool("streams"), logs=logs, say=say)
     return Findings(
         throughput=throughput,
         latency=latency,
@@ -99,6 +102,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         metrics=metrics,
         controls=controls,
         outcomes=outcomes,
+        streams=streams,
         imports=measure_imports(say=say) if wanted("imports") else None,
     )
 

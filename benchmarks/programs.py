@@ -156,6 +156,48 @@ def worker_program(
 
 
 @contextmanager
+def streams_worker(
+    kafka: KafkaAccess, *, pool: str, backend_url: str, limit_requests: int, logs: Path
+) -> Iterator[Program]:
+    """A Forebay worker before a backend, with a fixed limit; ready when the block begins."""
+    port = free_port()
+    settings = {
+        "FOREBAY_POOL": pool,
+        "FOREBAY_BACKEND_URL": backend_url,
+        "FOREBAY_PACING_POLICY": "fixed",
+        "FOREBAY_LANE_ORDER": "fifo",
+        "FOREBAY_LIMIT_MAX": str(limit_requests),
+        "FOREBAY_HIGH_RESERVE_SHARE": "0",
+        "FOREBAY_GPU": "none",
+        "FOREBAY_OPS_PORT": str(port),
+    }
+    command = [str(Path(sys.executable).with_name("forebay-worker")), "run"]
+    with _running("streams worker", command, _environment(kafka, settings), logs) as program:
+        program.ops_url = f"http://127.0.0.1:{port}"
+        _wait_ready(program, f"{program.ops_url}/readyz")
+        yield program
+
+
+@contextmanager
+def streams_engine(kafka: KafkaAccess, *, logs: Path) -> Iterator[str]:
+    """The engine of `benchmarks.stream_programs`; gives its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.stream_programs", "engine", "--port", str(port)]
+    with _running("streams engine", command, _environment(kafka, {}), logs) as program:
+        _wait_ready(program, f"http://127.0.0.1:{port}/active")
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def streams_reader(kafka: KafkaAccess, *, url: str, streams: int, tokens: int, logs: Path) -> Iterator[Program]:
+    """The HTTP client of `benchmarks.stream_programs`, which reads streams and throws them away."""
+    command = [sys.executable, "-m", "benchmarks.stream_programs", "reader", "--url", url]
+    command += ["--streams", str(streams), "--tokens", str(tokens)]
+    with _running("streams reader", command, _environment(kafka, {}), logs) as program:
+        yield program
+
+
+@contextmanager
 def paced_worker(
     kafka: KafkaAccess, *, pool: str, backend_url: str, metrics_url: str | None, number: int, logs: Path
 ) -> Iterator[str]:

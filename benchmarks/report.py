@@ -15,6 +15,7 @@ from benchmarks.latency import Latency
 from benchmarks.memory import FLAT_GROWTH_MB_MAX, Memory
 from benchmarks.metrics import TENANTS, MetricsCost
 from benchmarks.outcomes import OutcomeWaits
+from benchmarks.streams import STREAMS, TOKENS_PER_SECOND, StreamsCost
 from benchmarks.throughput import Throughput
 
 THROUGHPUT_RATIO_MIN = 0.30
@@ -29,6 +30,8 @@ METRICS_SCRAPE_MS_MAX = 50.0
 CONTROL_START_SECONDS_MAX = 10.0
 OUTCOME_WAIT_RATIO_MAX = 2.0
 OUTCOME_GROWTH_MB_MAX = 50.0
+STREAMS_CPU_RATIO_MAX = 1.6
+FIRST_PIECE_MS_MAX = 5.0
 # 0.3 s and 0.45 s of CPU where an empty interpreter takes 0.015 s.
 HELP_IMPORT_RATIO_MAX = 20.0
 WORKER_IMPORT_RATIO_MAX = 30.0
@@ -45,6 +48,7 @@ class Findings:
     metrics: MetricsCost | None = None
     controls: ControlStart | None = None
     outcomes: OutcomeWaits | None = None
+    streams: StreamsCost | None = None
     imports: ImportCost | None = None
 
     def broken_promises(self) -> list[str]:
@@ -82,6 +86,10 @@ class Findings:
             broken.append(f"outcome_wait_ratio is {seven.ratio:.2f}, promised is at most {OUTCOME_WAIT_RATIO_MAX}")
         if seven and seven.grown_mb >= OUTCOME_GROWTH_MB_MAX:
             broken.append(f"outcome_growth_mb is {seven.grown_mb:.1f}, promised is under {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if (nine := self.streams) and nine.cpu_ratio > STREAMS_CPU_RATIO_MAX:
+            broken.append(f"streams_cpu_ratio is {nine.cpu_ratio:.2f}, promised is at most {STREAMS_CPU_RATIO_MAX}")
+        if nine and nine.first_piece_ms > FIRST_PIECE_MS_MAX:
+            broken.append(f"first_piece_ms is {nine.first_piece_ms:.1f}, promised is at most {FIRST_PIECE_MS_MAX:.0f}")
         if eight := self.imports:
             for name, ratio, most in (
                 ("help_import_ratio", eight.ratio(eight.producer_help), HELP_IMPORT_RATIO_MAX),
@@ -128,6 +136,10 @@ class Findings:
             found["outcome_wait_ratio"] = round(seven.ratio, 3)
             found["outcome_growth_mb"] = round(seven.grown_mb, 1)
             details["outcomes"] = asdict(seven)
+        if nine := self.streams:
+            found["streams_cpu_ratio"] = round(nine.cpu_ratio, 3)
+            found["first_piece_ms"] = round(nine.first_piece_ms, 2)
+            details["streams"] = asdict(nine)
         if eight := self.imports:
             found["help_import_ratio"] = round(eight.ratio(eight.producer_help), 1)
             found["worker_import_ratio"] = round(eight.ratio(eight.worker_main), 1)
@@ -200,6 +212,17 @@ class Findings:
                 f"≤ ×{OUTCOME_WAIT_RATIO_MAX:.0f}",
             )
             table.add_row("  resident MB more", "", f"{seven.grown_mb:+.1f}", "", f"< {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if nine := self.streams:
+            table.add_row(
+                f"CPU ms a second, {STREAMS} streams of {TOKENS_PER_SECOND} tokens/s",
+                f"{1000 * nine.reader_cpu_share:.0f}",
+                f"{1000 * nine.worker_cpu_share:.0f}",
+                f"×{nine.cpu_ratio:.2f}",
+                f"≤ ×{STREAMS_CPU_RATIO_MAX}",
+            )
+            table.add_row(
+                "ms to the first piece, p50", "", f"{nine.first_piece_ms:.1f}", "", f"≤ {FIRST_PIECE_MS_MAX:.0f}"
+            )
         if eight := self.imports:
             empty = f"{median(eight.empty):.3f}"
             for name, seconds, promised in (

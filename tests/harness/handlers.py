@@ -99,3 +99,10 @@ def _block_at_gate(request: Any) -> None:
 def no_coroutine(request: Any) -> Any:
     """Not async, so no handler."""
     return request
+
+
+async def count_up(request: Any) -> Any:
+    """Yields numbers, one at a time."""
+    for number in range(request.payload["to"]):
+        yield {"number": number}
+        await asyncio.sleep(0.05)

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from forebay_schemas.contract.reasons import Reason
+from forebay_worker.answers.verdict import Limits
+from forebay_worker.execution import http_backend
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
 from harness.http_backends import asking
@@ -128,3 +131,73 @@ def test_an_answer_that_is_no_stream_has_no_first_token() -> None:
     (outcome,), _ = run_all(answer, make_work(payload={"n": 1}))
     assert isinstance(outcome, Answer)
     assert (outcome.first_token_seconds, outcome.content_chunks) == (None, None)
+
+
+HOSTILE: dict[str, tuple[bytes, Reason]] = {
+    "a stream that never ends": (event({"choices": [{"delta": {"content": "x"}}]}), Reason.RESULT_TOO_LARGE),
+    "events without an answer that never end": (b": still here\n\n", Reason.RESULT_TOO_LARGE),
+    "an event without an end": (b"data: " + b"x" * 1_000, Reason.RESULT_TOO_LARGE),
+    "empty lines without an end": (b"\n" * 1_000, Reason.RESULT_TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_stream_ends_the_attempt_by_name_and_its_connection(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_backend, "ANSWER_LIMITS", Limits(answer_bytes_max=10_000, stream_bytes_max=200_000))
+    piece, reason = HOSTILE[name]
+    is_closed = asyncio.Event()
+
+    async def answer(_: RawRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked(is_ended=False))
+        try:
+            while True:
+                writer.write(chunk(piece))
+                await writer.drain()
+                await asyncio.sleep(0)
+        except ConnectionError:
+            is_closed.set()
+
+    async def scenario() -> Answer | Failure:
+        async with asking(answer) as (backend, _):
+            outlet, work = MemoryOutlet(), make_work(payload=STREAM)
+            run = work.stream = make_run(outlet)
+            try:
+                return await backend.run(work)
+            except BackendFailed as failed:
+                await asyncio.wait_for(is_closed.wait(), 10)
+                run.break_off()
+                assert not any(piece.last for piece in outlet.pieces)
+                assert not outlet.pieces or outlet.pieces[-1].error == "stream_broken"
+                return failed.failure
+
+    outcome = asyncio.run(scenario())
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is reason
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_headers_without_an_end_end_the_attempt_by_name_and_the_connection(lines: int) -> None:
+    is_closed = asyncio.Event()
+
+    async def answer(_: RawRequest, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        try:
+            for number in range(lines):
+                writer.write(b"x-%d: %b\r\n" % (number, b"y" * (1_000_000 if lines == 1 else 100)))
+                await writer.drain()
+            await asyncio.sleep(30)
+        except ConnectionError:
+            is_closed.set()
+
+    async def scenario() -> Answer | Failure:
+        async with asking(answer, backend_timeout_seconds=20) as (backend, _):
+            try:
+                return await backend.run(make_work(payload=STREAM))
+            except BackendFailed as failed:
+                return failed.failure
+
+    outcome = asyncio.run(scenario())
+    assert isinstance(outcome, Failure)
+    assert outcome.reason is Reason.BACKEND_BAD_RESPONSE
