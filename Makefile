@@ -76,7 +76,7 @@ format: bootstrap ## let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: bootstrap ## throughput, latency, memory, listing dead letters, metrics, a start before a million cancels, waits for outcomes, imports: beside raw Kafka loops of the same run
+bench: bootstrap ## throughput, latency, memory, listing dead letters, metrics, a start before a million cancels, waits for outcomes, streams, imports: beside raw Kafka loops of the same run
 	@$(BIN)/python -m benchmarks
 
 bench-pacing: bootstrap ## the pacing policies in virtual time, against the bound on what any scheduler could do; one JSON line

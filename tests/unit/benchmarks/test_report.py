@@ -9,6 +9,7 @@ from benchmarks.memory import FLAT_SECONDS, SAMPLE_SECONDS, Memory
 from benchmarks.metrics import MetricsCost
 from benchmarks.records import ENVELOPE_BYTES, envelopes
 from benchmarks.report import Findings
+from benchmarks.streams import StreamsCost
 from benchmarks.throughput import Run, Throughput
 
 from forebay_schemas.contract.envelope import JsonCodec, tier_for
@@ -91,6 +92,7 @@ def test_kept_promises_are_not_reported_broken() -> None:
         memory=Memory(samples_mb=[199.0] * _SAMPLES),
         dead_letters=scans(raw=100.0, listed=20.0, most_mb=149.0),
         metrics=metrics(counting_microseconds=0.9, scrape_ms=49.0),
+        streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.79, first_pieces_ms=[4.9, 4.9, 90.0]),
     )
     assert found.broken_promises() == []
 
@@ -102,10 +104,12 @@ def test_each_broken_promise_is_named() -> None:
         memory=Memory(samples_mb=[200.0 + number for number in range(_SAMPLES)]),
         dead_letters=scans(raw=100.0, listed=19.0, most_mb=150.0),
         metrics=metrics(counting_microseconds=1.0, scrape_ms=50.0),
+        streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.81, first_pieces_ms=[5.1, 5.1, 1.0]),
     )
     names = [sentence.split()[0] for sentence in found.broken_promises()]
     ours = ["throughput_ratio", "latency_p50_extra_ms", "latency_p99_ratio", "rss_mb", "rss_mb"]
     theirs = ["dead_letters_ratio", "dead_letters_rss_mb", "metrics_cost_ratio", "metrics_scrape_ms"]
+    theirs += ["streams_cpu_ratio", "first_piece_ms"]
     assert names == [*ours, *theirs]
 
 
@@ -116,6 +120,7 @@ def test_the_json_object_has_the_fixed_names() -> None:
         memory=Memory(samples_mb=[150.0] * _SAMPLES),
         dead_letters=scans(raw=100.0, listed=30.0, most_mb=100.0),
         metrics=metrics(counting_microseconds=0.5, scrape_ms=5.0),
+        streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.6, first_pieces_ms=[2.0]),
     ).as_json()
     assert found.keys() >= {
         "throughput_per_second",
@@ -130,6 +135,8 @@ def test_the_json_object_has_the_fixed_names() -> None:
         "dead_letters_rss_mb",
         "metrics_cost_ratio",
         "metrics_scrape_ms",
+        "streams_cpu_ratio",
+        "first_piece_ms",
     }
 
 
