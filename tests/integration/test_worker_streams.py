@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.pieces import Piece, decode_piece
 from forebay_schemas.contract.tiers import Tier
-from harness.live_pool import chat, envelope
+from harness.live_pool import LOG, chat, envelope
 from harness.waiting import wait_until
 from simulated.streams import Reader
 
@@ -29,7 +29,9 @@ class Follower:
 
     def __init__(self, pool: LivePool) -> None:
         client = {**pool.kafka.connection.properties, "bootstrap.servers": pool.kafka.bootstrap_servers}
-        self._consumer = Consumer({**client, "group.id": "tests", "enable.auto.commit": False, "fetch.wait.max.ms": 20})
+        self._consumer = Consumer(
+            {**client, "group.id": "tests", "enable.auto.commit": False, "fetch.wait.max.ms": 20, "logger": LOG}
+        )
         self._consumer.assign([TopicPartition(pool.topics.streams, number, 0) for number in range(PARTITIONS)])
         self.pieces: dict[str, list[Piece]] = {}
         self.partitions: dict[str, set[int]] = {}
