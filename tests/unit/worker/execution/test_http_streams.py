@@ -14,13 +14,14 @@ from forebay_worker.answers.verdict import Limits
 from forebay_worker.execution import http_backend
 from forebay_worker.request.backend import BackendFailed
 from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.streaming.run import Run
 from harness.http_backends import asking
 from harness.raw_engine import RawRequest, chunk, chunked, response
 from simulated.answers import DONE, event
 from simulated.streams import MemoryOutlet, make_run, shown
 from simulated.works import make_work
 
-STREAM = {"stream": True, "n": 1}
+STREAM: dict[str, Any] = {"stream": True, "n": 1}
 ASKED = b'{"stream_options":{"include_usage":true},"stream":true,"n":1}'
 USAGE = event({"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 9}})
 
@@ -98,16 +99,18 @@ def test_the_setting_turns_it_off() -> None:
 
 
 def test_events_go_on_while_the_answer_is_made_and_the_first_token_is_timed() -> None:
-    outlet, work = MemoryOutlet(), make_work(payload=STREAM)
-    run = work.stream = make_run(outlet)
     goes_on_at: list[float] = []
     has_piece = asyncio.Event()
 
-    def send(*sent: Any) -> bool:
-        has_piece.set()
-        return MemoryOutlet.send(outlet, *sent)
+    class Noting(MemoryOutlet):
+        """Tells of the first piece."""
 
-    outlet.send = send  # type: ignore[method-assign]
+        def send(self, run: Run, value: bytes) -> bool:
+            has_piece.set()
+            return super().send(run, value)
+
+    outlet, work = Noting(), make_work(payload=STREAM)
+    run = work.stream = make_run(outlet)
 
     async def answer(_: RawRequest, writer: asyncio.StreamWriter) -> None:
         writer.write(chunked(event({"choices": [{"delta": {"content": "a"}}]}), is_ended=False))
