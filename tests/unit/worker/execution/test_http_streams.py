@@ -31,7 +31,7 @@ def text(*parts: str) -> bytes:
     return said + event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
 
 
-def run_all(answer: Any, *works: Work, **settings: object) -> tuple[list[Answer | Failure], list[RawRequest]]:
+def run_all(answer: Any, *works: Work, **settings: Any) -> tuple[list[Answer | Failure], list[RawRequest]]:
     async def scenario() -> tuple[list[Answer | Failure], list[RawRequest]]:
         outcomes: list[Answer | Failure] = []
         async with asking(answer, **settings) as (backend, engine):
