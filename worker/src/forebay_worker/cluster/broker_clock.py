@@ -1,7 +1,8 @@
-"""The brokers' time, whatever this machine's own clock says: a deadline is set by theirs and must be kept by it.
+"""The brokers' time, independent of this machine's clock: brokers set deadlines by their clocks, so workers keep them
+by those.
 
-`SkewEstimator` is pure. `BrokerClock` reads the machine's clocks: the event loop's thread tells it the news, any thread
-asks it the time.
+`SkewEstimator` is pure. `BrokerClock` reads the machine's clocks. The event loop's thread updates it; any thread may
+ask it the time.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ log = structlog.get_logger("forebay.clock")
 
 
 class Stamped(Protocol):
-    """What is used of a record that was read."""
+    """The part of a read record that is used here."""
 
     def timestamp(self) -> Any: ...
 
 
 class Acknowledged(Stamped, Protocol):
-    """What is used of a record in its delivery report: ``latency`` is seconds from the produce to this moment."""
+    """The part of a delivered record that is used here. ``latency``: seconds from the produce to this moment."""
 
     def latency(self) -> float | None: ...
 
@@ -46,9 +47,9 @@ class Acknowledged(Stamped, Protocol):
 class SkewEstimator:
     """Bounds of the brokers' epoch milliseconds less this machine's monotonic ones, from records that brokers stamped.
 
-    A broker stamps a record between its produce and its acknowledgement. Monotonic time is what is compared, because a
-    wall clock may be stepped between the two. Where brokers disagree the earlier time counts, until it has not been
-    seen for a window: a deadline kept late costs some work, one kept early costs a request.
+    A broker stamps a record between its produce and its acknowledgement. Stamps are compared with monotonic time,
+    because a wall clock may be stepped between the two. If brokers disagree, the earlier time counts until it was not
+    seen for a window: a late deadline costs some work, an early one costs a request.
     """
 
     __slots__ = ("_current", "_floor", "_floor_at", "_previous", "_started_at", "samples")
@@ -62,7 +63,7 @@ class SkewEstimator:
         self._floor_at = 0.0
 
     def acknowledged(self, *, sent: float, acked: float, broker_ms: int) -> None:
-        """A record has this stamp that was produced at ``sent`` and acknowledged at ``acked`` (monotonic seconds)."""
+        """Learns from a record produced at ``sent`` and acknowledged at ``acked`` (monotonic seconds)."""
         if acked - self._started_at >= WINDOW_SECONDS:
             self._previous = self._current if acked - self._started_at < 2 * WINDOW_SECONDS else None
             self._current, self._started_at = None, acked
@@ -71,18 +72,18 @@ class SkewEstimator:
         self.samples += 1
 
     def read(self, *, at: float, broker_ms: int) -> None:
-        """A record with this stamp was there to be read at ``at``: the brokers' time was no less."""
+        """Learns from a record readable at ``at``: the brokers' time was at least its stamp."""
         floor = broker_ms - at * 1000
         if self._floor is None or floor > self._floor or at - self._floor_at >= WINDOW_SECONDS:
             self._floor, self._floor_at = floor, at
 
     def forget(self) -> None:
-        """What is known holds no longer: the monotonic clock may have stood still."""
+        """Forgets all: the monotonic clock may have stood still."""
         self._current = self._previous = self._floor = None
 
     @property
     def bounds_ms(self) -> tuple[float, float] | None:
-        """At least and at most; None before the first acknowledgement."""
+        """Lower and upper bound; None before the first acknowledgement."""
         if self._current is None:
             return None
         low, high = _earlier(self._previous, self._current)
@@ -90,12 +91,12 @@ class SkewEstimator:
 
     @property
     def floor_ms(self) -> float | None:
-        """At least, by what was read alone; None before that."""
+        """Lower bound from read records alone; None before the first."""
         return self._floor
 
 
 def _earlier(known: tuple[float, float] | None, new: tuple[float, float]) -> tuple[float, float]:
-    """What both say; where they disagree, the earlier time."""
+    """The range that both allow; if there is none, the earlier of the two."""
     if known is None:
         return new
     low, high = max(known[0], new[0]), min(known[1], new[1])
@@ -103,15 +104,15 @@ def _earlier(known: tuple[float, float] | None, new: tuple[float, float]) -> tup
 
 
 class BrokerClock:
-    """A `Clock` whose wall clock is the brokers': the local one while it is within ``TOLERATED_MS`` of what is known of
-    theirs, else the earliest that theirs can be, so that nothing expires early. Before anything is known it is the
-    local one.
+    """A `Clock` that follows the brokers' wall clock: the local clock while it is within ``TOLERATED_MS`` of the known
+    bounds, else the earliest time within them, so that nothing expires early. Before anything is known it is the local
+    clock.
 
-    A step of the local clock has no effect until it was compared, so it never moves a deadline.
+    A step of the local clock has no effect until it was compared with the bounds, so it never moves a deadline.
     """
 
     def __init__(self, local: Clock) -> None:
-        # As the local clock's own: they are asked several times for each request.
+        # Bound methods of the local clock: they are called several times for each request.
         self.monotonic: Callable[[], float] = local.monotonic
         self.sleep: Callable[[float], None] = local.sleep
         self._local = local
@@ -134,7 +135,9 @@ class BrokerClock:
         return int(self.monotonic() * 1000 + offset_ms)
 
     def acknowledged(self, record: Acknowledged) -> None:
-        """A delivery report without an error has come, just now. Stamps that are not a broker's say nothing."""
+        """Learns from a delivery report without an error that has just arrived. Ignores stamps that are not a
+        broker's.
+        """
         kind, stamp_ms = record.timestamp()
         latency = record.latency()
         if kind != TIMESTAMP_LOG_APPEND_TIME or stamp_ms <= 0 or latency is None:
@@ -144,7 +147,7 @@ class BrokerClock:
         sent = now - latency
         if self._doubted_since is not None:
             if sent < self._doubted_since:
-                return  # what happened to the clock meanwhile is not known
+                return  # the clock may have changed meanwhile
             self._doubted_since = None
             self._estimator.forget()
         self._estimator.acknowledged(sent=sent, acked=now, broker_ms=stamp_ms)
@@ -152,7 +155,7 @@ class BrokerClock:
         self._choose()
 
     def read(self, record: Stamped) -> None:
-        """A record was read, just now. Counts a few times a second at most."""
+        """Learns from a record that was just read, a few times a second at most."""
         now = self.monotonic()
         if now < self._read_at:
             return
@@ -163,7 +166,7 @@ class BrokerClock:
             self._choose()
 
     def look(self, now: float) -> None:
-        """Compares the local clocks with each other and with what is known. Call it many times a second."""
+        """Compares the local clocks with each other and with the bounds. Call it many times a second."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
@@ -171,9 +174,9 @@ class BrokerClock:
         self._choose()
 
     def wants_probe(self, now: float) -> bool:
-        """Whether a broker should be asked: nothing else has told its time for a while, or a clock was stepped.
+        """Whether to probe a broker: no other record has shown its time for a while, or the local clock was stepped.
 
-        Whoever hears True is taken to ask.
+        A caller that gets True is expected to send the probe.
         """
         if self._doubted_since is not None:
             if now - self._probed_at < PROBE_SECONDS_MIN:
@@ -185,12 +188,12 @@ class BrokerClock:
 
     @property
     def is_known(self) -> bool:
-        """Whether any broker has told its time."""
+        """Whether any broker's time is known."""
         return self._estimator.bounds_ms is not None
 
     @property
     def skew_ms(self) -> float | None:
-        """How far the local clock is ahead of the brokers'; None while that is not known."""
+        """How far the local clock is ahead of the brokers'; None if unknown."""
         bounds = self._estimator.bounds_ms
         return None if bounds is None else self._local_offset_ms - sum(bounds) / 2
 
@@ -212,7 +215,8 @@ class BrokerClock:
         before_ms, self._local_offset_ms = self._local_offset_ms, wall_ms - now * 1000
         step_ms = self._local_offset_ms - before_ms
         if self.is_known and abs(step_ms) > STEP_MS:
-            # It was set, or the whole machine was suspended and with it the monotonic clock: only a broker can tell.
+            # The clock was set, or the machine was suspended together with its monotonic clock: only a broker knows the
+            # time.
             self._doubted_since = now
             log.warning("this machine's clock was stepped; asking the brokers", step_seconds=round(step_ms / 1000, 3))
 
@@ -226,7 +230,7 @@ class BrokerClock:
             self._offset_ms = bounds[0] if self._is_corrected else local
             self._log_skew(local - sum(bounds) / 2 if self._is_corrected else 0.0)
         elif floor is not None:
-            # Nobody has contradicted the local clock, nor confirmed it.
+            # The local clock is neither contradicted nor confirmed.
             self._is_corrected = abs(floor - local) > TOLERATED_MS
             self._offset_ms = floor if self._is_corrected else local
 

@@ -1,6 +1,6 @@
-"""What the worker asks of its Kafka cluster before it begins, and how it says what the cluster refuses it.
+"""Checks of the Kafka cluster before the worker begins, and messages for what the cluster denies it.
 
-`require_usable` and `lacking` talk to the brokers, on whichever thread calls them; the rest only finds words.
+`require_usable` and `lacking` call the brokers, on the calling thread; the rest only writes messages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = structlog.get_logger("forebay.cluster")
 
 
 class Cluster:
-    """The cluster as this worker's principal finds it."""
+    """The cluster as seen by this worker's principal."""
 
     def __init__(self, connection: KafkaConnection, *, pool: Pool, worker_id: str) -> None:
         self._connection = connection
@@ -53,8 +53,8 @@ class Cluster:
     def require_usable(self) -> dict[str, int]:
         """Returns the number of partitions of each topic.
 
-        Raises ``TopicMissingError``; ``DeniedError`` with everything that the ACLs lack; and what keeps it from being
-        asked at all: ``AuthenticationFailedError``, ``TlsFailedError``, ``BrokerUnreachableError``.
+        Raises ``TopicMissingError``; ``DeniedError`` with all missing ACLs; and, if the brokers cannot be asked,
+        ``AuthenticationFailedError``, ``TlsFailedError`` or ``BrokerUnreachableError``.
         """
         pool = self._pool
         admin = make_admin(self._connection, client_id=self._worker_id)
@@ -62,8 +62,8 @@ class Cluster:
         try:
             lacking = self._missing(admin, timeout_seconds=ANSWER_SECONDS_MAX)
         except KafkaException as error:
-            # A controller or a coordinator is away; the other brokers answer, so there is work to do. What is not
-            # allowed is said when it is refused.
+            # A controller or a coordinator is away; the other brokers answer, so there is work to do. A missing
+            # permission is reported when a request is denied.
             log.warning("the brokers do not say what is allowed", error=error.args[0].str())
             lacking = []
         if lacking:
@@ -77,7 +77,7 @@ class Cluster:
         return counts
 
     def _look_at_retention(self, admin: AdminClient) -> None:
-        """Warns where commits do not outlast what waits, if this principal may know."""
+        """Warns if commits may be deleted before waiting requests, if this principal may read the settings."""
         try:
             minutes = offsets_retention.ask_retention_minutes(admin, timeout_seconds=ASK_SECONDS_MAX)
         except KafkaException:
@@ -86,7 +86,7 @@ class Cluster:
             log.warning("commits may be deleted before requests", problem=said, fix=offsets_retention.FIX)
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, int]:
-        """The ids of these topics, of those that exist. Raises ``KafkaException``."""
+        """The ids of those of these topics that exist. Raises ``KafkaException``."""
         if self._admin is None:
             self._admin = make_admin(self._connection, client_id=self._worker_id)
         self._admin.poll(0)  # its log
@@ -110,7 +110,7 @@ class Cluster:
         return found[topic]
 
     def lacking(self) -> list[Access] | None:
-        """What the ACLs do not allow now; None when the brokers do not say, within some seconds."""
+        """The missing ACLs; None if the brokers do not answer within some seconds."""
         admin = make_admin(self._connection, client_id=self._worker_id)
         try:
             return self._missing(admin, timeout_seconds=ASK_SECONDS_MAX)
@@ -134,7 +134,7 @@ class Cluster:
         return error_text(error, on_topic(Operation.WRITE, topic), principal=self._principal)
 
     def explain_reading(self, intake: str, error: KafkaError, topic: str) -> str:
-        """Why nothing can be taken from a topic, or committed."""
+        """Why a topic cannot be read, or its offsets cannot be committed."""
         group = on_group(Operation.READ, f"forebay.{self._pool.name}.{intake}")
         return error_text(error, on_topic(Operation.READ, topic), group, principal=self._principal)
 
@@ -144,7 +144,7 @@ class Cluster:
 
     @property
     def troubles(self) -> list[str]:
-        """What the clients lately said of credentials and certificates."""
+        """Recent client errors about credentials and certificates."""
         watch = self._connection.watch
         if (refused := watch.authentication_failure) is not None:
             return [str(refused_credentials(refused, self._connection.properties))]

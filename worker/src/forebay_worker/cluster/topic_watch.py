@@ -1,4 +1,4 @@
-"""Which topics the pool's names stand for: looks every few seconds whether one was deleted and made anew.
+"""The ids of the pool's topics: checks every few seconds whether a topic was recreated.
 
 A thread of its own asks, by `step`; any thread may read. Never raises.
 """
@@ -22,9 +22,9 @@ log = structlog.get_logger("forebay.topics")
 
 
 class TopicWatch:
-    """``ask`` gives the id of each topic that exists and has one, and may raise and block for some seconds.
+    """``ask`` returns the id of each topic that exists and has one; it may raise, and block for some seconds.
 
-    A topic that is gone keeps its id: only another one tells that it was made anew.
+    A deleted topic keeps its id: only a different id shows that it was recreated.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TopicWatch:
         return self._ids.get(topic)
 
     def changed_after_ms(self, topic: str) -> int:
-        """When (epoch milliseconds) the topic was last seen to be still the one before; 0 if it never was."""
+        """When (epoch milliseconds) the former topic was last seen; 0 if it never was."""
         return self._changed_after_ms.get(topic, 0)
 
     def look_until(self, now: float) -> None:
@@ -67,7 +67,7 @@ class TopicWatch:
             self._wanted.set()
 
     def step(self) -> None:
-        """Waits for a moment, and looks if it is time."""
+        """Waits briefly, and asks if it is time."""
         self._wanted.wait(self._turn_seconds)
         self._wanted.clear()
         is_wanted = self._wanted_until > self.known_until
@@ -98,4 +98,4 @@ class TopicWatch:
         self.known_until = now
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Frees nothing: there is nothing to free."""

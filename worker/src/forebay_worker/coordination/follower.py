@@ -49,7 +49,7 @@ log = structlog.get_logger("forebay.coordination")
 
 
 class FollowingConsumer(Protocol):
-    """What is used of confluent-kafka's Consumer here."""
+    """The part of confluent-kafka's Consumer that is used here."""
 
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
@@ -66,13 +66,12 @@ Send = Callable[[Notice, Callable[[bool], None]], None]
 
 
 class Coordination:
-    """Follows the coordination topic from ten minutes ago on, as far back as it reaches, and the control topic from its
+    """Follows the coordination topic from ten minutes ago, or from its beginning, and the control topic from its
     beginning.
 
-    ``receive`` is given each notice, ``receive_capacity`` each capacity, both with their age in seconds.
-    ``receive_controls`` is given batches of controls, each with the broker's timestamp (epoch milliseconds). While
-    ``has_room`` is False, nothing is read.
-    ``send`` produces a notice and calls back with whether it was delivered.
+    ``receive`` gets each notice and ``receive_capacity`` each capacity, with their age in seconds. ``receive_controls``
+    gets batches of controls, each with the broker's timestamp (epoch milliseconds). While ``has_room`` is False,
+    nothing is read. ``send`` produces a notice and calls back with whether it was delivered.
     """
 
     def __init__(
@@ -124,8 +123,9 @@ class Coordination:
         """When something was last read that `read_until` waits for, in monotonic seconds."""
 
     def step(self) -> None:
-        """Passes on what has come. Blocks for a moment, and never raises: what failed is tried again, and what was
-        freed unseen is read again."""
+        """Passes on the received records. Blocks briefly and never raises: failures are retried, and records that were
+        freed unseen are read again.
+        """
         now = self._clock.monotonic()
         if not self._has_room():
             self._clock.sleep(NO_ROOM_SECONDS)
@@ -154,7 +154,7 @@ class Coordination:
 
     @property
     def troubles(self) -> list[str]:
-        """Why coordination or control cannot be read now; any thread may ask."""
+        """Why coordination or control cannot be read now. Any thread may ask."""
         lasting = self._clock.monotonic() - self._failing_since > PASSING_SECONDS
         return [f"coordination: {why}" for why in self._client_errors.texts({})] if lasting else []
 
@@ -172,11 +172,11 @@ class Coordination:
             log.warning("coordination not read; trying again", topic=topic, error=why)
 
     def listen_until(self, now: float) -> None:
-        """Asks for `read_until` to reach ``now``: the end of the topic is looked up and read up to."""
+        """Asks for `read_until` to reach ``now``: looks up the topic's end and reads up to it."""
         self._wanted_until = max(self._wanted_until, now)
 
     def publish(self, notices: list[Notice]) -> bool:
-        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        """Publishes a notice and waits up to a second until it is durable. False: it may not be."""
         all_reported = self._make_event()
         delivered: list[bool] = []
 
@@ -202,12 +202,12 @@ class Coordination:
                 failure: KafkaError | None = record.error()
                 key, offset = (record.topic(), record.partition()), record.offset()
                 if failure is not None and failure.code() == KafkaError._PARTITION_EOF:
-                    # The last offsets may hold no record: markers of transactions, records of aborted ones.
+                    # The last offsets may hold no record but a transaction's marker or aborted records.
                     self._read_to[key] = max(self._read_to[key], offset)
                     continue
                 if failure is not None:
                     self._failing_topic = record.topic() or self._topic
-                    raise KafkaException(failure)  # it can stand where records were
+                    raise KafkaException(failure)  # it can stand in place of records
                 self._read_to[key] = offset + 1
                 is_awaited = is_awaited or (self._ends is not None and offset < self._ends[key])
                 if key[0] != self._control_topic:
@@ -215,7 +215,7 @@ class Coordination:
                 elif (control := decode_control(record.value())) is not None:
                     controls.append((control, int(record.timestamp()[1])))
         finally:
-            # What was read is not read again, whatever came behind it.
+            # Records read before are not read again, whatever followed them.
             if controls:
                 self._receive_controls(controls)
             if is_awaited:
@@ -233,8 +233,9 @@ class Coordination:
             self._receive(notice, age_seconds)
 
     def _is_made_anew(self) -> bool:
-        """Whether one of the topics is no longer the one that was read: both are read from the beginning then, which
-        says what was heard before once more."""
+        """Whether one of the topics was recreated. Then both are read from the beginning, which repeats earlier
+        notices.
+        """
         made_anew = []
         for topic in (self._topic, self._control_topic):
             topic_id = self._topic_ids.id_of(topic)
@@ -246,13 +247,13 @@ class Coordination:
         return bool(made_anew)
 
     def _age_seconds(self, record: Record) -> float:
-        """How long before this worker began to listen it was said. What is said since then is heard at once."""
+        """Age of a record when this worker began to follow the topic; later records are received at once."""
         if record.offset() >= self._first_ends[record.topic(), record.partition()]:
             return 0.0
         return max(0.0, (self._clock.wall_ms() - int(record.timestamp()[1])) / 1000)
 
     def _assign(self) -> None:
-        """Reads on where it was, or, to begin with, from as far back as means something."""
+        """Assigns both topics, at the last position or, at first, from where records still count."""
         if self._read_to is None:
             self._read_to = self._starts()
         self._consumer.assign([TopicPartition(*key, start) for key, start in self._read_to.items()])
@@ -270,13 +271,13 @@ class Coordination:
         starts = {key: first for key, (first, _) in bounds.items()}
         for each in found:
             key = (each.topic, each.partition)
-            # Where nothing is as young as that, the client says so by an offset that is none. This clock may be an hour
-            # ahead and not know it yet: so all is read.
+            # For a partition without such a record the client returns a negative offset. This clock may be an hour
+            # ahead without knowing it, so all is read.
             starts[key] = max(each.offset, starts[key])
         return starts
 
     def _refresh_leaders(self) -> None:
-        """Asking for offsets goes on at a leader that is gone (librdkafka 2.16, seen) until metadata is asked for."""
+        """librdkafka 2.16 keeps asking a lost leader for offsets (seen) until metadata is asked for."""
         for topic in (self._topic, self._control_topic):
             with suppress(KafkaException):
                 self._consumer.list_topics(topic, timeout=BROKER_TIMEOUT_SECONDS)

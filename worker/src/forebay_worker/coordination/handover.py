@@ -1,5 +1,6 @@
-"""Hand-over, the old owner's side: says on the coordination topic what became of the requests that run on here after
-their partition was let go of, until it is durable. The event loop's thread uses it."""
+"""Hand-over, the old owner's side: publishes on the coordination topic the ends of requests that still run here after
+their partition was released, until each notice is durable. The event loop's thread.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ Send = Callable[[Notice, Callable[[bool], None]], None]
 
 @dataclass(slots=True)
 class _Open:
-    """One partition that was let go of; ``running`` are the offsets whose end is not known yet, ``ended`` those whose
-    end is to be told, ``telling`` the number of notices on their way."""
+    """A released partition. ``running``: offsets whose end is unknown. ``ended``: offsets whose end must be published.
+    ``telling``: number of notices in flight.
+    """
 
     over: HandedOver
     running: set[int] = field(default_factory=set)
@@ -37,7 +39,7 @@ class _Open:
 
 
 class HandOvers:
-    """Follows every partition that was let go of until all that ended here of it has been told.
+    """Follows every released partition until the end of each of its requests here is published.
 
     ``send`` produces a notice and calls back with whether it is durable. Times are monotonic seconds.
     """
@@ -52,21 +54,21 @@ class HandOvers:
 
     @property
     def running_count(self) -> int:
-        """How many requests run here for partitions of others."""
+        """Number of requests that run here for other workers' partitions."""
         return sum(len(each.running) for each in self._open)
 
     @property
     def is_all_published(self) -> bool:
-        """Whether the end of each that has ended is durable on the coordination topic."""
+        """Whether the end of each ended request is durable on the coordination topic."""
         return not any(each.ended or each.telling for each in self._open)
 
     def add(self, over: HandedOver) -> None:
-        """A partition was let go of while requests of it run; that they do was said when it was let go of."""
+        """Registers a revoked partition that still has running requests. Its release has published them."""
         self._open.append(_Open(over, set(over.running)))
         self.given_count += len(over.running)
 
     def step(self, now: float) -> None:
-        """Says what ended since the last time, and, every few seconds, what still runs."""
+        """Publishes new ends and, every few seconds, the offsets that still run."""
         renew = now >= self._renew_at
         if renew:
             self._renew_at = now + RENEW_SECONDS
@@ -74,7 +76,7 @@ class HandOvers:
             self._note_ended(each)
             self._publish_ended(each, now)
             if renew and each.running:
-                # It comes again by itself: nothing is lost with one that is not delivered.
+                # The next round repeats it, so a failed delivery loses nothing.
                 self._publish(each.over, NoticeKind.RUNNING, sorted(each.running), lambda _: None)
         self._open = [each for each in self._open if each.running or each.ended or each.telling]
 

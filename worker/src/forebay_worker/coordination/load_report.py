@@ -22,7 +22,9 @@ from forebay_worker.dispatch.limitations import limitation, waiting_requests
 
 
 def load_report(dispatcher: Dispatcher, now: float) -> WorkerLoad:
-    """Every figure is within the bounds of `WorkerLoad`, so that readers accept it. ``now``: monotonic seconds."""
+    """The load, with every figure within the bounds of `WorkerLoad` so that readers accept it. ``now``: monotonic
+    seconds.
+    """
     shedder, gate = dispatcher.shedder, dispatcher.gate
     estimates = shedder.estimates
     work_seconds = shedder.work_seconds()

@@ -1,5 +1,6 @@
-"""This worker's part in sharing its backend: hears the other workers, says what this one does, and gives the gate its
-share. The event loop's thread; reaches Kafka through ``send`` alone."""
+"""This worker's part in sharing its backend: receives the other workers' capacities, publishes its own, and sets the
+gate's share. The event loop's thread; reaches Kafka through ``send`` alone.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ SendCapacity = Callable[[Capacity, Callable[[bool], None]], None]
 
 
 class SlotSharing:
-    """Between `Sharing`, which decides, and dispatch."""
+    """Connects `Sharing`, which decides, with dispatch."""
 
     def __init__(self, *, sharing: Sharing, dispatcher: Dispatcher, clock: Clock, send: SendCapacity) -> None:
         """``send`` produces a record and calls back with whether it was delivered, on the event loop's thread."""
@@ -50,12 +51,13 @@ class SlotSharing:
         self._counted = 0
         self._ended_per_second = 0.0
         self._has_logged_failure = self._has_logged_twin = False
-        # Nothing starts before it is known who else is there.
+        # Nothing starts before the other workers are known.
         dispatcher.gate.shares(share_requests=0, others=sharing.others, common_limit=None, silent_seconds=None)
 
     def receive(self, capacity: Capacity, age_seconds: float) -> None:
-        """What a worker said, this one included, in the order in which it lies in the topic. Whatever it says, the
-        worker goes on."""
+        """Receives a worker's capacity, this worker's own included, in the topic's order. No content can stop the
+        worker.
+        """
         now = self._clock.monotonic()
         self.tier_peers.receive(capacity, now=now, age_seconds=age_seconds)
         try:
@@ -72,8 +74,9 @@ class SlotSharing:
         self._step_at = now
 
     def step(self, now: float) -> None:
-        """Follows what was heard and what waits here; call it many times a second. While that fails nothing starts: as
-        long as it says nothing, the others may take this worker's share."""
+        """Applies received capacities and the present demand; call it many times a second. If it fails nothing starts:
+        while this worker publishes nothing, the others may take its share.
+        """
         if now < self._step_at:
             return
         self._step_at = now + STEP_SECONDS
@@ -111,11 +114,11 @@ class SlotSharing:
             log.error("sharing failed; going on", error=str(error), exc_info=error)
 
     def leave(self) -> None:
-        """Says that this worker is gone."""
+        """Publishes that this worker leaves."""
         self._send(self.sharing.farewell(self._clock.monotonic(), self._own()), lambda _: None)
 
     def status(self, now: float) -> dict[str, Any]:
-        """Who shares the backend, as this worker has heard, for /status."""
+        """For /status: the workers that share the backend, as received."""
         gate, read_at = self._dispatcher.gate, self.sharing.read_own_at
         return {
             "limit_requests": gate.limit_requests,
@@ -135,7 +138,7 @@ class SlotSharing:
         }
 
     def _own(self) -> Own:
-        """What is said keeps within the bounds of `Capacity`, or nobody would hear it."""
+        """Keeps the figures within the bounds of `Capacity`, so that readers accept them."""
         dispatcher = self._dispatcher
         service_seconds, fitted = dispatcher.shedder.service_seconds, dispatcher.gate.model.fitted_seconds
         return Own(
@@ -155,8 +158,9 @@ class SlotSharing:
         )
 
     def _wanted(self) -> dict[Tier, int]:
-        """A worker whose backend serves it nothing wants no more than a probe: it would keep slots from others that may
-        reach it."""
+        """The wanted slots. A worker that its backend does not serve wants only a probe, and leaves the other slots to
+        workers that may reach it.
+        """
         dispatcher, lanes = self._dispatcher, self._dispatcher.lanes
         wanted = dict(dispatcher.slots.by_tier)
         if dispatcher.breaker.state is BreakerState.CLOSED:

@@ -1,5 +1,6 @@
-"""Whether the pool's other workers have this one's deadlines and waits. The event loop's thread; times are monotonic
-seconds that the caller passes in."""
+"""Compares the deadlines and waits of the pool's other workers with this one's. The event loop's thread; times are
+monotonic seconds that the caller passes in.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ log = structlog.get_logger("forebay.sharing")
 
 
 class TierPeers:
-    """Hears every worker of the pool, whatever backend it has. Warns once of each that has other values."""
+    """Receives every worker of the pool, whatever its backend. Warns once of each that has other values."""
 
     def __init__(self, *, worker: str, times: TierTimes) -> None:
         self._worker = worker
@@ -24,7 +25,7 @@ class TierPeers:
         self._told: dict[str, str] = {}
 
     def receive(self, capacity: Capacity, *, now: float, age_seconds: float) -> None:
-        """A record that was read; a broker took it ``age_seconds`` ago."""
+        """Receives a record that a broker accepted ``age_seconds`` ago."""
         if capacity.worker == self._worker or age_seconds >= GONE_SECONDS:
             return
         said = difference(self._times, capacity.times)
@@ -44,7 +45,7 @@ class TierPeers:
             )
 
     def status(self, now: float) -> dict[str, Any]:
-        """For /status: this worker's values, and in what others differ from them."""
+        """For /status: this worker's values, and the differing values of others."""
         self._forget_gone(now)
         return {
             "ttl_ms": dict(self._times.ttl_ms),

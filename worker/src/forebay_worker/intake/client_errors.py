@@ -1,6 +1,6 @@
-"""What is wrong with an intake's topics and its group, from when it is noticed until it has passed. Pure.
+"""Errors of an intake's topics and of its group that still hold. Pure.
 
-One thread notes it, any may read it; denials are forgotten by whoever has asked what is allowed.
+One thread notes them; any thread may read them and clear denials after a check of the permissions.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _Trouble:
 
 
 class ClientErrors:
-    """Keeps the last trouble of each topic and of the client as a whole (topic None). Times in seconds."""
+    """The last error of each topic, and of the client as a whole (topic None). Times in seconds."""
 
     def __init__(self) -> None:
         self._found: dict[str, _Trouble] = {}
 
     def note(self, topic: str | None, why: str, *, now: float, is_denial: bool) -> bool:
-        """Returns whether that is news, or has gone on for so long that it should be said again."""
+        """Notes an error. Returns whether to log it: it is new, or was last logged long ago."""
         last = self._found.get(topic or _CLIENT)
         is_news = last is None or last.why != why or now - last.said_at >= SAY_AGAIN_SECONDS
         said_at = now if last is None or is_news else last.said_at
@@ -41,23 +41,23 @@ class ClientErrors:
         return is_news
 
     def received(self, topic: str) -> None:
-        """A record came: nothing is wrong with its topic, nor with the client."""
+        """Clears the errors of the topic and of the client: a record was received."""
         if self._found:
             self._found.pop(_CLIENT, None)
             self._found.pop(topic, None)
 
     def recovered(self) -> None:
-        """Nothing has failed for a while: nothing is wrong any more."""
+        """Clears all errors: nothing has failed for a while."""
         if self._found:
             self._found.clear()
 
     @property
     def has_denial(self) -> bool:
-        """Whether something was refused, and nothing has come since."""
+        """Whether a request was denied and nothing was received since."""
         return any(trouble.is_denial for trouble in self._found.copy().values())
 
     def forget_denials(self, lacking: Collection[Access], *, before: float) -> None:
-        """Denials noted ``before`` the brokers were asked are over where nothing is ``lacking`` any more."""
+        """Clears denials noted ``before`` the permissions were asked for, where nothing is ``lacking`` now."""
         topics = {access.name for access in lacking if access.resource is Resource.TOPIC}
         is_group_denied = any(access.resource is Resource.GROUP for access in lacking)
         for topic, trouble in self._found.copy().items():
@@ -66,7 +66,7 @@ class ClientErrors:
                 self._found.pop(topic, None)
 
     def texts(self, assigned_at: Mapping[str, float]) -> list[str]:
-        """What is wrong. A topic that was assigned anew since is there again, whether or not a record came."""
+        """The errors that still hold. A topic assigned after its error exists again, with or without a record."""
         return [
             trouble.why
             for topic, trouble in self._found.copy().items()

@@ -1,4 +1,4 @@
-"""Commits of one consumer: what is due, what the broker confirmed, partition by partition. The consumer's thread."""
+"""Commits of one consumer: due offsets, and the broker's answer for each partition. The consumer's thread."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _Commit = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """A partition's part of the commit that is on its way. ``says_alone``: it names a suspect that runs alone.
-    ``finished_since``: of the oldest offset it tells of."""
+    """A partition's part of the commit in flight. ``says_alone``: it names a suspect that runs alone.
+    ``finished_since``: when the oldest offset finished that it names.
+    """
 
     assignment: Assignment
     commit: _Commit
@@ -40,7 +41,7 @@ class _Sent:
 
 
 class Commits:
-    """One commit is on its way at a time; its answer comes by `on_commit`. A failed one is simply due again."""
+    """Sends one commit at a time; the answer arrives in `on_commit`. A failed commit becomes due again."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Commits:
         assignments: dict[PartitionKey, Assignment],
         explain: Callable[[KafkaError, str], str],
     ) -> None:
-        """``assignments`` is the intake's own; it is only read. ``explain`` says in words why a commit failed."""
+        """``assignments``: the intake's own, read only. ``explain`` puts a commit error into words."""
         self._name = name
         self._explain = explain
         self.denied: str | None = None
@@ -64,8 +65,9 @@ class Commits:
         self.failed_count = 0
 
     def commit_when_due(self, consumer: KafkaConsumer, now: float, now_ms: int) -> None:
-        """Sends a commit of all that changed, five times a second at most unless somebody waits for it. ``now_ms``: the
-        brokers' time."""
+        """Commits all changes, at most five times a second unless a start waits for it. ``now_ms``: the brokers'
+        time.
+        """
         if self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX:
             return
         if now < self._next_at and not any(each.claims.is_urgent for each in self._assignments.values()):
@@ -74,9 +76,9 @@ class Commits:
         self._put_back(self._sent)
         due: dict[PartitionKey, _Sent] = {}
         for key, assignment in self._assignments.items():
-            assignment.claims.is_urgent = False  # before the look at the claims: a later one asks again
+            assignment.claims.is_urgent = False  # before reading the claims: a later request is kept
             if not assignment.opened:
-                continue  # what its former owner said need not have been heard yet, and holds without this one's word
+                continue  # its former owner's notices may be unread, and hold without this worker's commit
             commit = assignment.commit(now_ms)
             if commit is not None and self._confirmed.get(key) != commit:
                 self._metadata_bytes[key] = len(commit[1])
@@ -97,11 +99,11 @@ class Commits:
     def commit_last(
         self, consumer: KafkaConsumer, clock: Clock, last: dict[PartitionKey, _Commit]
     ) -> dict[PartitionKey, _Commit] | None:
-        """Commits before partitions are let go of, and waits for the answer. Returns what was refused; None when this
-        is no member of the group any more, so that the partitions are another's already.
+        """Commits before partitions are released, and waits for the answer. Returns the refused partitions, or None if
+        this worker is no longer a member of the group, so that another one owns them.
 
-        While the group rebalances the broker refuses a commit by a member that has not got the new generation yet; the
-        client gets it in the background, so the commit is made again for a moment.
+        During a rebalance the broker refuses commits from a member without the new generation. The client receives the
+        generation in the background, so the commit is retried for a moment.
         """
         end = clock.monotonic() + LAST_COMMIT_SECONDS_MAX
         while True:
@@ -117,7 +119,7 @@ class Commits:
     def _commit_now(
         self, consumer: KafkaConsumer, commits: dict[PartitionKey, _Commit]
     ) -> dict[PartitionKey, KafkaError]:
-        """Returns those that failed, each with its error."""
+        """Commits and waits. Returns the partitions that failed, each with its error."""
         try:
             answered = consumer.commit(
                 offsets=[TopicPartition(*key, *commit) for key, commit in commits.items()], asynchronous=False
@@ -136,7 +138,7 @@ class Commits:
         return failed
 
     def on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        """The client's callback, called inside poll; it never raises."""
+        """The client's commit callback, called inside poll. Never raises."""
         self._sent_at = None
         sent, self._sent = self._sent, {}
         if error is not None and error.code() != KafkaError._NO_OFFSET:
@@ -154,7 +156,7 @@ class Commits:
         self._put_back(sent)
 
     def lag_seconds(self, now: float) -> float:
-        """How long the oldest finished offset has waited for a confirmed commit that tells of it; 0 for none.
+        """Age of the oldest finished offset that no confirmed commit names; 0 if there is none.
 
         ``now``: monotonic seconds. From any thread.
         """
@@ -163,25 +165,27 @@ class Commits:
         return max(0.0, now - min((since for since in waiting if since is not None), default=now))
 
     def metadata_bytes(self, key: PartitionKey) -> int:
-        """The size of the metadata of the partition's latest commit."""
+        """Size of the metadata in the partition's latest commit."""
         return self._metadata_bytes.get(key, 0)
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition was let go of."""
+        """Forgets a released partition."""
         self._confirmed.pop(key, None)
         self._metadata_bytes.pop(key, None)
 
     def _put_back(self, unconfirmed: dict[PartitionKey, _Sent]) -> None:
-        """What was not committed after all has waited since it finished. It may be committed all the same: what was
-        confirmed before need no longer be the group's last commit."""
+        """Marks offsets as waiting again, from when they finished. The commit may have succeeded all the same, so an
+        earlier confirmation may no longer be the group's last commit.
+        """
         for key, sent in unconfirmed.items():
             self._confirmed.pop(key, None)
             if sent.finished_since is not None:
                 sent.assignment.finished_since = sent.finished_since
 
     def _answers(self, partition: TopicPartition, sent: _Sent | None) -> bool:
-        """Whether a partition's answer is that to the commit sent last: one taken as lost may be answered late, or
-        after the partition was let go of and assigned anew."""
+        """Whether an answer belongs to the latest commit. The answer to a commit that was given up may arrive late, or
+        after the partition was released and assigned again.
+        """
         if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent.assignment:
             return False
         return sent.commit == (partition.offset, partition.metadata or "")
@@ -192,6 +196,6 @@ class Commits:
         why = self._explain(error, topic)
         if is_denied(error):
             self.denied = why
-        # While the group rebalances this is nothing to look at.
+        # Expected during a rebalance.
         say = log.debug if error.code() in _REBALANCING else log.warning
         say("commit failed; it is made again", intake=self._name, partition=key, error=why)

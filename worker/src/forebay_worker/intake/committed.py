@@ -1,5 +1,6 @@
-"""What a group has committed of partitions, and which of them it is not known of. The consumer's thread; asks the
-group's coordinator, and waits for its answer for a bounded time."""
+"""Committed offsets of assigned partitions, and the partitions for which they are unknown. The consumer's thread; asks
+the group's coordinator and waits for a bounded time.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ log = structlog.get_logger("forebay.ownership")
 
 
 class Committed:
-    """``unknown``: partitions that were assigned without it. ``explain`` says in words why the group does not tell."""
+    """``unknown``: partitions assigned without a known commit. ``explain`` puts the coordinator's error into words."""
 
     def __init__(self, *, name: str, topic: str, explain: Callable[[KafkaError, str], str]) -> None:
-        """``topic``: one of the group's, for the words."""
+        """``topic``: one of the group's topics, for messages."""
         self.unknown: set[PartitionKey] = set()
         self.unknown_because = ""
         """What the broker said when it was last asked in vain."""
@@ -31,7 +32,7 @@ class Committed:
         self._ask_at = 0.0
 
     def ask(self, consumer: KafkaConsumer, partitions: list[TopicPartition]) -> list[TopicPartition] | None:
-        """What the group has committed; None when the broker does not say."""
+        """The committed offsets; None when the broker does not answer."""
         try:
             committed = consumer.committed(partitions, timeout=TIMEOUT_SECONDS)
             for partition in committed:
@@ -44,7 +45,7 @@ class Committed:
         return committed
 
     def ask_again(self, consumer: KafkaConsumer, now: float) -> list[TopicPartition]:
-        """What is learnt of ``unknown``, when it is time to ask again."""
+        """Asks for the ``unknown`` partitions again when it is time; returns those now known."""
         if not self.unknown or now < self._ask_at:
             return []
         self._ask_at = now + ASK_AGAIN_SECONDS

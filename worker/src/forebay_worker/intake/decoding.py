@@ -1,7 +1,7 @@
-"""Decoding, for an intake: what its records say, or why they say nothing. Used by the consumer's thread.
+"""Decodes an intake's records, or says why one cannot be decoded. The consumer's thread.
 
-JSON and our own Avro are decoded here, within bounds that hold for any bytes; what schemas of others wrote in a process
-beside this one, many at a time. No record can end the worker by being decoded, so none is noted as its decoding begins.
+JSON and our own Avro are decoded here, within bounds that hold for any bytes. Records with foreign schemas are decoded
+in a separate process, many at a time. So no record can end the worker while it is decoded.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ NOTHING_AHEAD: Final[Ahead] = MappingProxyType({})
 
 
 class Decoding:
-    """Decodes what it is given by ``envelopes``. Never raises. ``default_ttl_ms``: `TierTimes.ttl_ms`."""
+    """Decodes records with ``envelopes``. Never raises. ``default_ttl_ms``: `TierTimes.ttl_ms`."""
 
     def __init__(self, envelopes: EnvelopeReader, *, default_ttl_ms: Mapping[Tier, int]) -> None:
         self._envelopes = envelopes
         self._default_ttl_ms = default_ttl_ms
 
     def ahead(self, records: Sequence[Record]) -> Ahead:
-        """Those of the records that schemas of others wrote, decoded together; without what could not be decoded yet.
+        """Decodes the records with foreign schemas together; leaves out those that cannot be decoded yet.
 
-        Blocks for a second and what one record may take.
+        Blocks for at most a second plus the time of one record.
         """
         if not self._envelopes.reads_foreign:
             return NOTHING_AHEAD
@@ -44,12 +44,12 @@ class Decoding:
     def read(self, work: Work, ahead: Ahead = NOTHING_AHEAD) -> bool:
         """Decodes the record's value, unless that was done. False: it cannot be decoded yet.
 
-        A schema of others is applied in `ahead` alone, so that one look at a record is short.
+        Foreign schemas are applied in `ahead` alone, so that this call is short.
         """
         if work.is_read:
             return True
         value = work.record.value()
-        # A hop adds its headers to what the topic of the first enqueue took.
+        # Each hop adds its headers to those that the first topic accepted.
         bytes_max = LATER_BYTES_MAX if work.assignment.retry_delay_seconds else REQUEST_BYTES_MAX
         if work.size_bytes > bytes_max:
             return _refuse(work, too_large(value, work.size_bytes, bytes_max=bytes_max))
@@ -71,7 +71,7 @@ class Decoding:
         if tier is None:
             tier = work.tier
         else:
-            # Behind all others of the high tier it would not be expedited.
+            # The last request of the high tier could not be expedited.
             work.priority = max(work.priority, DEFAULT_PRIORITY[work.tier])
         work.deadline_ms = deadline_ms(
             found, tier=tier, first_enqueued_at=work.first_enqueued_at, default_ttl_ms=self._default_ttl_ms
@@ -80,7 +80,7 @@ class Decoding:
 
 
 def _refuse(work: Work, problem: EnvelopeError) -> bool:
-    """Whoever sent it waits for an outcome under the id that it gave, else under the key."""
+    """Refuses the record. The outcome goes to the id in the record, or else to its key."""
     if problem.request_id is None:
         problem.request_id = request_id_in_key(work.record.key())
         work.is_named_by_key = problem.request_id is not None
@@ -89,7 +89,7 @@ def _refuse(work: Work, problem: EnvelopeError) -> bool:
 
 
 def _value_of(record: Record) -> bytes | None:
-    """The record's value; None for what is no record or too large to be decoded."""
+    """The record's value; None if it is not a record, or too large to decode."""
     if record.error() is not None:
         return None
     value: bytes | None = record.value()

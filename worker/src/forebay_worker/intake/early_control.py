@@ -1,5 +1,6 @@
-"""Cancels and expedites of requests that an intake has not handed on: unread ones, found by where they were submitted
-to, and retries that are held. Pure but for its questions to the fetcher; the consumer's thread uses it."""
+"""Cancels and expedites of requests that an intake has not handed on: unread requests, found by the offset that the
+command names, and parked retries. Pure but for its calls to the fetcher; the consumer's thread.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +28,9 @@ log = structlog.get_logger("forebay.unread")
 
 
 class ReceivedControl(msgspec.Struct, frozen=True, gc=False):
-    """A control as it was heard. ``stamped_ms``: the broker's time on it; ``is_awaited``: somebody may wait for the
-    answer."""
+    """A control as received. ``stamped_ms``: the broker's time on it. ``is_awaited``: a client may wait for the
+    answer.
+    """
 
     control: Control
     stamped_ms: int
@@ -43,7 +45,8 @@ class Fetches(Protocol):
 
 class EarlyControl:
     """``make_work`` decodes a record. ``may_finish_ahead``: whether a partition's commits have room for offsets that
-    are finished before they are read. ``answer`` tells who asked."""
+    finish before they are read. ``answer`` replies to the client.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class EarlyControl:
         self._make_work = make_work
         self._may_finish_ahead = may_finish_ahead
         self._answer = answer
-        # Both in the order of their first entries, and of a type whose first is found at once when many were deleted.
+        # Both keep the order of their first entries, in a type that finds the first one at once after many deletions.
         self._wanted: OrderedDict[_PartitionKey, OrderedDict[int, str]] = OrderedDict()
         self._wanted_count = 0
         self._asked: set[tuple[Assignment, int]] = set()
@@ -68,7 +71,7 @@ class EarlyControl:
         """Where controls are put, from any thread. What no longer fits is found when it is read, or due."""
 
     def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Parked, found: list[Work]) -> None:
-        """Adds to ``found`` the requests that dispatch is to be handed now, out of their turn."""
+        """Adds to ``found`` the requests that go to dispatch now, out of turn."""
         if not (self.received or self._wanted or self._fetched):
             return
         if self.received:
@@ -107,7 +110,7 @@ class EarlyControl:
             self._want(key, offset, control.request_id)
 
     def _answer_at_once(self, control: Control, assignment: Assignment, offset: int) -> None:
-        """The owner alone knows what needs nothing to be done."""
+        """Only the owner knows that there is nothing to do."""
         if assignment.opened and assignment.is_finished(offset):
             self._answer(control.action, control.request_id, ControlOutcome.FINISHED)
         elif control.action is ControlAction.EXPEDITE and assignment.tier is Tier.HIGH:
@@ -136,7 +139,7 @@ class EarlyControl:
             return
         for offset in list(self._wanted[key]):
             if not assignment.is_unread(offset):
-                self._forget(key, offset)  # whoever has it sees to it
+                self._forget(key, offset)  # its owner applies it
             elif (assignment, offset) not in self._asked and len(self._asked) < WANTED_MAX:
                 self._asked.add((assignment, offset))
                 self._fetcher.fetch(assignment, offset, self._fetched)
@@ -153,10 +156,10 @@ class EarlyControl:
         assignment, offset = fetched.assignment, fetched.offset
         key = (assignment.topic, assignment.partition)
         if assignments.get(key) is not assignment:
-            return None  # given up meanwhile; if it came back, it is asked for again
+            return None  # released meanwhile; if it was assigned again, it is fetched again
         request_id = self._forget(key, offset)
         if fetched.record is None or request_id is None or not assignment.is_unread(offset):
-            return None  # it is found when it is read
+            return None  # applied when it is read
         work = self._make_work(fetched.record, assignment)
         if not work.is_read:
             return None  # its schema is not known yet
@@ -166,6 +169,6 @@ class EarlyControl:
         if fetched.begins_at is not None:
             assignment.offsets.begin_at(fetched.begins_at)
         if assignment.offsets.position() is None:
-            return None  # nothing could be committed beyond it, so its end would not be known to the next owner
+            return None  # no room to commit beyond it, so the next owner would not learn of its end
         assignment.take_unread(offset)
         return work

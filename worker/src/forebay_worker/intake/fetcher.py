@@ -1,5 +1,6 @@
-"""Reads single records out of turn, for what is wanted of requests that were not read yet. A thread of its own owns the
-consumer and runs `step`; `fetch` is called by the intakes' threads."""
+"""Reads single records out of turn, for controls of unread requests. A thread of its own owns the consumer and runs
+`step`; the intakes' threads call `fetch`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ log = structlog.get_logger("forebay.fetcher")
 
 
 class FetchingConsumer(Protocol):
-    """What is used of confluent-kafka's Consumer here."""
+    """The part of confluent-kafka's Consumer that is used here."""
 
     def assign(self, partitions: list[TopicPartition]) -> None: ...
     def unassign(self) -> Any: ...
@@ -35,8 +36,9 @@ class FetchingConsumer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """``record`` is None when it could not be read, or there is none at that offset. ``begins_at``: the first offset of
-    the log, if it could be asked for where nothing was known of the partition yet."""
+    """``record``: None if it could not be read or does not exist. ``begins_at``: the first offset of the log, if
+    nothing was known of the partition and the broker answered.
+    """
 
     assignment: Assignment
     offset: int
@@ -48,7 +50,7 @@ _Wanted = tuple[Assignment, int, deque[Fetched]]
 
 
 class Fetcher:
-    """``make_consumer`` is called at the first fetch: most workers never need it."""
+    """``make_consumer`` is called at the first fetch: most workers never need the consumer."""
 
     def __init__(
         self,
@@ -65,12 +67,12 @@ class Fetcher:
         self._asked = make_event()
 
     def fetch(self, assignment: Assignment, offset: int, answers: deque[Fetched]) -> None:
-        """Asks for a record; the answer is put into ``answers``, always."""
+        """Asks for a record. The answer is always put into ``answers``."""
         self._came.append((assignment, offset, answers))
         self._asked.set()
 
     def step(self) -> None:
-        """One round: a record of each partition that one is wanted of. Blocks for a moment, and never raises."""
+        """One round: fetches one wanted record of each partition. Blocks briefly and never raises."""
         for _ in range(len(self._came)):
             one = self._came.popleft()
             self._wanted.setdefault((one[0].topic, one[0].partition), deque()).append(one)

@@ -1,7 +1,8 @@
-"""Intake: takes records out of Kafka as dispatch allows, and commits what is finished.
+"""Intake: takes records out of Kafka as dispatch allows, and commits finished offsets.
 
-One thread owns the consumer and runs `step` for ever. Callbacks never raise, and after any exception from the client
-every partition is sought back to where the tracker stands: else records that it freed unseen would be committed past.
+One thread owns the consumer and runs `step` for ever. Callbacks never raise. After any exception from the client every
+partition is sought back to its tracker's next offset; otherwise records that the client freed unseen would be
+committed.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ log = structlog.get_logger("forebay.intake")
 
 
 class Intake:
-    """Owns one consumer. ``deliver`` hands batches to dispatch, ``hand_over`` what runs on after a partition left,
-    ``answer`` tells who asked for a cancel or an expedite what became of it.
+    """Owns one consumer. ``deliver`` passes batches to dispatch. ``hand_over`` passes on the requests that still run
+    after a partition was revoked. ``answer`` replies to the client that sent a cancel or an expedite.
 
-    ``deliver`` is called with records of one credit; both are called on the consumer's thread and must not block.
-    While ``quiet`` is wanted nothing is decoded, and all partitions are paused.
-    ``explain`` says in words what is wrong with reading a topic, or with the group.
+    ``deliver`` gets records of one credit. Both it and ``hand_over`` are called on the consumer's thread and must not
+    block. While ``quiet`` is wanted, nothing is decoded and all partitions are paused. ``explain`` puts an error of a
+    topic or of the group into words.
     """
 
     def __init__(
@@ -111,38 +112,38 @@ class Intake:
             topics=[source.topic for source in sources],
             fetcher=fetcher,
             make_work=lambda record, assignment: self._made(record, assignment, self._decoding.ahead([record])),
-            # Each costs room in the commit until all before it are finished.
+            # Each takes room in the commit until all before it are finished.
             may_finish_ahead=lambda key: self.commits.metadata_bytes(key) < bounds.metadata_bytes_nearly_full // 2,
             answer=answer,
         )
 
     def receive(self, notice: Notice, age_seconds: float = 0.0) -> None:
-        """Takes what another worker says, from any thread. ``age_seconds``: how long ago it was said."""
+        """Receives another worker's notice, from any thread. ``age_seconds``: the age of the notice."""
         self._ownership.received.append((notice, age_seconds))
 
     @property
     def received_controls(self) -> deque[ReceivedControl]:
-        """Where cancels and expedites for this intake are put, from any thread."""
+        """Queue of cancels and expedites for this intake; any thread may add."""
         return self._unread.received
 
     @property
     def commits(self) -> Commits:
-        """The commits made so far, and what became of them."""
+        """The commits made so far, and their results."""
         return self._ownership.commits
 
     @property
     def rebalances(self) -> int:
-        """How often partitions came or went."""
+        """Number of assignments and revocations of partitions."""
         return self._ownership.rebalances
 
     @property
     def remade_partitions(self) -> int:
-        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
+        """Number of partitions tracked anew because their topic was recreated or its log lost its end."""
         return self._ownership.remade_count
 
     @property
     def assigned_once(self) -> bool:
-        """Whether the group has given this member its share, be it empty."""
+        """Whether the group has assigned this member its partitions, even if there are none."""
         return self._ownership.assigned_once
 
     @property
@@ -155,48 +156,48 @@ class Intake:
 
     @property
     def unfinished_records(self) -> int:
-        """How many received records hold an offset that cannot be committed yet."""
+        """Number of received records whose offsets cannot be committed yet."""
         return sum(assignment.offsets.pending_count for assignment in self._ownership.assignments.copy().values())
 
     def watermark_age_seconds(self, now: float) -> float:
-        """How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any."""
+        """Longest time that a partition's lowest unfinished offset has not moved; 0 if none is unfinished."""
         return self._ownership.progress.watermark_age_seconds(now)
 
     @property
     def settled_records(self) -> dict[Tier, int]:
-        """How many requests were not run again after a crash, for their outcome was there."""
+        """Number of requests not run again after a crash because their outcome exists."""
         return self._doubts.ended
 
     @property
     def held_records(self) -> int:
-        """How many received records must not start yet."""
+        """Number of received records that must not start yet."""
         return len(self._held)
 
     @property
     def looked_for(self) -> list[str]:
-        """The partitions, as ``topic/number``, whose requests wait until the results were looked through."""
+        """Partitions, as ``topic/number``, whose requests wait for a scan of the results topic."""
         return looked_for(self._ownership)
 
     @property
     def troubles(self) -> list[str]:
-        """What is wrong for longer than a moment."""
+        """Errors that have lasted longer than a moment."""
         return troubles_of(self.name, self._ownership, self._troubles)
 
     @property
     def was_denied(self) -> bool:
-        """Whether the brokers refused something to the client, which says so once, and not when that is over."""
+        """Whether the brokers denied something to the client, which reports a denial once and not its end."""
         return self._troubles.has_denial
 
     def forget_denials(self, lacking: Collection[Access], *, before: float) -> None:
-        """Brokers that were asked at ``before`` said that no more than this is ``lacking``. From any thread."""
+        """Clears denials older than ``before``, except for what is ``lacking``. From any thread."""
         self._troubles.forget_denials(lacking, before=before)
 
     def step(self) -> None:
-        """One turn: notes what finished, commits when it is time, takes what is allowed. Blocks for up to 0.2 s."""
+        """One turn: drain finished offsets, commit if due, take what is allowed. Blocks for up to 0.2 s."""
         now = self.heartbeat = self._clock.monotonic()
         self._may_read = self._quiet.may_read(self.name)
         try:
-            read_until = self._peers.read_until  # looked at first: what came until then is heeded in this step
+            read_until = self._peers.read_until  # read first: controls received until here are applied in this step
             self._ownership.step(now)
             if self._may_read:
                 self._release_parked(now, read_until)
@@ -215,7 +216,7 @@ class Intake:
             self._quiet.done(self.name)
 
     def close(self) -> None:
-        """Commits what is finished, hands over what runs, and leaves the group."""
+        """Commits finished offsets, hands over running requests, and leaves the group."""
         self._ownership.close()
 
     # Taking.
@@ -229,11 +230,11 @@ class Intake:
             if first is not None:
                 self._sort([first, *rest])
         else:
-            # Full, but perhaps for a moment only: a pause would throw the prefetched records away.
+            # Perhaps full only for a moment: a pause would discard the prefetched records.
             self._first.credit.wait(LANE_FULL_WAIT_SECONDS)
 
     def _room(self) -> int:
-        """How many records to ask for. Those of a retry topic are bounded by what its partition may hold."""
+        """Number of records to ask for. Retry topics are bounded by how much a partition may park."""
         first = self._first
         return first.credit.room_records if first.retry_delay_seconds == 0 else CONSUME_RECORDS_MAX // 4
 
@@ -247,14 +248,14 @@ class Intake:
         return not self._may_read or self._fullness.is_full or self._held.is_full(assignment, was_full=is_paused)
 
     def _sort(self, records: list[Record]) -> None:
-        """Hands on what may run, holds what may not yet, skips what is finished or no longer ours."""
+        """Hands on requests that may run, parks those that may not yet, skips finished and revoked ones."""
         batch: list[Work] = []
         ahead = self._decoding.ahead(records)
         try:
             for record in records:
                 self._sort_one(record, batch, ahead)
         finally:
-            # What the tracker knows of does not come again: a later record must not take it with it.
+            # The tracker must not receive an offset twice: a later record must not mark it as received.
             self._send(batch)
 
     def _sort_one(self, record: Record, batch: list[Work], ahead: Ahead) -> None:
@@ -271,7 +272,7 @@ class Intake:
             if renewed is None:
                 return
             assignment = renewed
-        # Before the tracker knows of it: should this raise, the record is sought back to.
+        # Before the tracker has the offset: if this raises, the record is sought back to.
         work = self._made(record, assignment, ahead)
         note_first(self._ownership.consumer, assignment, work.offset)
         verdict = assignment.receive(work.offset)
@@ -282,7 +283,7 @@ class Intake:
         elif verdict is Verdict.RUN and assignment.doubt is not None and not self._may_run(work):
             return
         elif verdict is Verdict.RUN and assignment.retry_delay_seconds:
-            # In this order: a moment between the two looks at the clocks makes it late rather than early.
+            # In this order: a delay between the two clock readings makes it late rather than early.
             wait_seconds = wait_seconds_of(work, now_ms=self._clock.wall_ms())
             self._held.hold_until(work, self._clock.monotonic() + wait_seconds)
         elif verdict is Verdict.RUN and work.is_read:
@@ -291,22 +292,23 @@ class Intake:
             self._held.hold_until(work, self._clock.monotonic() + SCHEMA_WAIT_SECONDS)
 
     def _apply_controls(self) -> None:
-        """Hands on, out of turn, what somebody wants something of."""
+        """Hands on, out of turn, the requests that a cancel or an expedite names."""
         found: list[Work] = []
         try:
             self._unread.step(self._ownership.assignments, self._held, found)
         finally:
-            # Nobody else knows of them any more.
+            # No other part of the worker has these requests.
             self._send([work for work in found if work.assignment.doubt is None or self._may_run(work)])
 
     def _may_run(self, work: Work) -> bool:
-        """Whether a request of a partition in doubt may be handed on. If not it waits for the look through the results,
-        or is finished: its outcome is there."""
+        """Whether a request of a partition in doubt may be handed on. If not, it waits for the scan of the results, or
+        it is finished because its outcome exists.
+        """
         doubt = work.assignment.doubt
         if doubt is None:
             return True
         if not work.is_read:
-            doubt.wait(work.offset)  # under which id it may have an outcome is not known yet
+            doubt.wait(work.offset)  # the id of its possible outcome is not known yet
             return True
         finding = self._doubts.judge(work, now=self._clock.monotonic(), now_ms=self._clock.wall_ms())
         if finding is Finding.WAIT:
@@ -333,7 +335,7 @@ class Intake:
         ahead = self._decoding.ahead([work.record for work in due_works if not work.is_read])
         for work in due_works:
             if not self._decoding.read(work, ahead):
-                # Nothing is wrong with it: it waits for its schema, or for its turn, and its offset with it.
+                # The record is valid: it and its offset wait for its schema or for its turn.
                 self._held.hold_until(work, now + SCHEMA_WAIT_SECONDS)
                 continue
             if not self._may_run(work):
@@ -351,7 +353,7 @@ class Intake:
                 self._peers.listen_until(due)
             if due is not None and assignment.end_leases(now, read_until=read_until):
                 log.warning("lease ended unheard", topic=assignment.topic, partition=assignment.partition)
-                # That owner may have died between an outcome and its word of it.
+                # That owner may have died between an outcome and its notice.
                 assignment.begin_doubt(self._clock.wall_ms())
             for work in self._held.take_released(assignment):
                 if not self._decoding.read(work):
@@ -363,7 +365,7 @@ class Intake:
         self._send(released)
 
     def _hold_or_release(self, work: Work, released: list[Work]) -> None:
-        """A retry that was withheld need not be due yet."""
+        """Parks a released retry that is not due yet, or hands it on."""
         wait_seconds = (
             wait_seconds_of(work, now_ms=self._clock.wall_ms()) if work.assignment.retry_delay_seconds else 0.0
         )
@@ -387,7 +389,7 @@ class Intake:
         if self._troubles.note(record.topic(), why, now=self._clock.monotonic(), is_denial=is_denied(error)):
             log.warning("the client reports", intake=self.name, topic=record.topic(), error=why)
         self._ownership.look_at_topics()
-        # An error event can stand where records were.
+        # An error event can stand in place of records.
         self._ownership.seek_back(record.topic(), record.partition())
 
     def _seek_back(self, error: Exception) -> None:
@@ -396,5 +398,5 @@ class Intake:
         self._troubles.note(None, str(error), now=self._clock.monotonic(), is_denial=is_denial)
         log.error("taking records failed; seeking back", intake=self.name, error=str(error), exc_info=error)
         self._ownership.seek_back()
-        # An error that repeats at once must not fill the log or the processor.
+        # A repeating error must not fill the log or use up the processor.
         self._first.credit.wait(POLL_SECONDS)

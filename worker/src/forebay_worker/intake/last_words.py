@@ -1,4 +1,4 @@
-"""What a partition's next owner must find when this worker gives it up: its last commit, and what still runs here.
+"""The last commit of a partition before its release, and the notice of its running requests.
 
 The consumer's thread; asks the group's coordinator, and waits for both to be durable.
 """
@@ -23,7 +23,7 @@ Commit = tuple[int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A partition that was given up; ``running``: offsets of its requests that still run here."""
+    """A released partition. ``running``: offsets of its requests that still run here."""
 
     assignment: Assignment
     running: tuple[int, ...]
@@ -38,11 +38,11 @@ def publish_last_words(
     clock: Clock,
     peers: Peers,
 ) -> bool:
-    """Commits, and publishes on the coordination topic what the broker refused of the commit, and what runs on.
+    """Commits, and publishes on the coordination topic the running offsets and any refused part of the commit.
 
-    The latter is in the commit as well, but an earlier owner may have published of the same offsets that it gave them
-    back, and only the order of the notices tells which holds.
-    False: the partitions turn out to have been lost before, so nothing that is known here counts.
+    The commit names the running offsets too. But an earlier owner may have published that it released them, and only
+    the order of notices tells which one holds. Returns False if the partitions were lost before, so that this worker's
+    knowledge of them does not count.
     """
     refused = commits.commit_last(consumer, clock, last) if last else {}
     if refused is None:

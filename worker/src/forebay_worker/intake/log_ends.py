@@ -1,4 +1,4 @@
-"""Where a partition's log ends, as the client was told with its records. The consumer's thread; asks no broker."""
+"""The end of a partition's log, as the client received it with its records. The consumer's thread; asks no broker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from forebay_worker.partition.claims import ANY_OFFSET
 
 
 def note_first(consumer: KafkaConsumer, assignment: Assignment, offset: int) -> None:
-    """Before its first record is received: learns up to where an owner that died may have started records."""
+    """Before its first record is received: notes up to which offset a dead owner may have started records."""
     doubt = assignment.doubt
     if assignment.claims.careful_below < ANY_OFFSET and (doubt is None or doubt.below is not None):
         return
     try:
-        # As the client was told with this record: no question to a broker.
+        # The client received this with the record, so no broker is asked.
         partition = TopicPartition(assignment.topic, assignment.partition)
         _, end = consumer.get_watermark_offsets(partition, cached=True)
     except KafkaException:
         end = offset
-    # Nobody receives more beyond its commit than a partition may have pending.
+    # An owner receives at most this many offsets beyond its commit.
     assignment.log_ends_at(min(max(end, offset + 1), offset + PENDING_RECORDS_MAX))

@@ -1,5 +1,6 @@
-"""Topics that were deleted and made anew, and logs that lost their end: their partitions are tracked anew, for what is
-known of their offsets speaks of records that are gone. The consumer's thread."""
+"""Recreated topics, and logs that lost their end. Their partitions are tracked anew, because the known offsets belong
+to deleted records. The consumer's thread.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ log = structlog.get_logger("forebay.ownership")
 
 
 class MadeAnew:
-    """``drop_withheld`` is given a partition whose topic was deleted: who ran what was withheld has nothing to publish
-    any more."""
+    """``drop_withheld`` receives a partition whose topic was deleted: the worker that ran its withheld requests has
+    nothing to publish any more.
+    """
 
     def __init__(
         self,
@@ -48,11 +50,11 @@ class MadeAnew:
         self._changes_seen = -1
 
     def look_soon(self) -> None:
-        """Has it looked soon whether the topics are still those that are tracked."""
+        """Schedules an early check whether the tracked topics still exist."""
         self._topic_ids.look_until(self._clock.monotonic())
 
     def compare_all(self) -> None:
-        """Has the next `step` compare every partition."""
+        """Makes the next `step` compare every partition."""
         self._changes_seen = -1
 
     def begin(self, old: Assignment, *, committed: int | None) -> Assignment:
@@ -76,9 +78,9 @@ class MadeAnew:
         return assignment
 
     def step(self, *, is_opening: bool) -> None:
-        """Begins partitions anew whose topic is no longer the one that is tracked: nothing in it was read.
+        """Tracks a partition anew if its topic was recreated: no record of the new one was read.
 
-        ``is_opening``: whether a partition was assigned that is not read yet.
+        ``is_opening``: whether an assigned partition is not read yet.
         """
         if self._topic_ids.changes == self._changes_seen and not is_opening and not self._has_unidentified():
             return
@@ -99,9 +101,9 @@ class MadeAnew:
             )
             assignment = self.begin(old, committed=None)
             assignment.topic_id = topic_id
-            # A former owner may have run some of it as the old one's, of which its commits do not count.
+            # A former owner may have run records of the new topic, but committed offsets of the old one.
             assignment.begin_doubt(self._clock.wall_ms())
-            # Some of the new one may have been read already, and taken for the old one's.
+            # Some of the new topic may have been read and taken for the old one's.
             assignment.reread_below = old.reread_below = old.offsets.next_offset or 0
             old.void_from_ms = self._topic_ids.changed_after_ms(old.topic) - CLOCK_ERROR_MS
             self._drop_withheld(old)

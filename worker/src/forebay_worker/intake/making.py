@@ -1,4 +1,4 @@
-"""A record of a topic becomes a request of this worker: its history, its time, how long it must wait. Pure."""
+"""Makes a request of this worker from a record: its history, deadline and delay. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def work_of(record: Record, assignment: Assignment) -> Work:
     history = read_history(headers)
     first_enqueued_at = enqueued_at = record.timestamp()[1]
     if history.first_enqueued_at is not None:
-        # Anybody can write that header. No request was enqueued first after this record of it was.
+        # Any client can write that header. A request cannot be enqueued first after this record of it was.
         first_enqueued_at = min(history.first_enqueued_at, enqueued_at)
     return Work(
         record=record,
@@ -27,7 +27,7 @@ def work_of(record: Record, assignment: Assignment) -> Work:
 
 
 def wait_seconds_of(work: Work, *, now_ms: int) -> float:
-    """How long a retry must still wait; never longer than its topic's delay, whatever the clocks say."""
+    """Remaining delay of a retry; at most its topic's delay, whatever the clocks say."""
     not_before = work.history.not_before
     if not_before is None:
         not_before = work.record.timestamp()[1] + work.assignment.retry_delay_seconds * 1000

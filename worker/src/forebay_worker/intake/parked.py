@@ -1,5 +1,6 @@
-"""Requests that were received but must not start yet: a retry whose time has not come, one that a former owner of the
-partition may still run, one whose schema is not known yet. Pure; the consumer's thread uses it."""
+"""Requests that were received but must not start yet: retries that are not due, requests that a former owner of the
+partition may still run, and records whose schema is not known yet. Pure; the consumer's thread.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from forebay_worker.request.work import Work
 
 
 class Parked:
-    """Holds retries by the time they are due (monotonic seconds), and withheld requests by their offset."""
+    """Retries by due time (monotonic seconds), and withheld requests by offset."""
 
     __slots__ = ("_arrivals", "_bounds", "_bytes", "_due", "_records", "_withheld")
 
@@ -30,21 +31,21 @@ class Parked:
 
     @property
     def next_due(self) -> float | None:
-        """When the next retry is due; None when none is held."""
+        """Due time of the next retry; None if there is none."""
         return self._due[0][0] if self._due else None
 
     def hold_until(self, work: Work, due: float) -> None:
-        """Holds a retry, or a record that is to be looked at again."""
+        """Parks a retry, or a record to be checked again later."""
         heapq.heappush(self._due, (due, next(self._arrivals), work))
         self._count(work, 1)
 
     def withhold(self, work: Work) -> None:
-        """Holds a request that a former owner may still run."""
+        """Withholds a request that a former owner may still run."""
         self._withheld.setdefault(work.assignment, {})[work.offset] = work
         self._count(work, 1)
 
     def take_due(self, now: float) -> list[Work]:
-        """The retries whose time has come, soonest first; those of partitions that were given up are dropped."""
+        """Takes the due retries, soonest first. Those of released partitions are dropped."""
         taken = []
         while self._due and self._due[0][0] <= now:
             work = heapq.heappop(self._due)[2]
@@ -54,7 +55,7 @@ class Parked:
         return taken
 
     def take_early(self, is_wanted: Callable[[Work], bool]) -> list[Work]:
-        """The retries that are wanted, whether they are due or not."""
+        """Takes the named retries, due or not."""
         taken: list[tuple[float, int, Work]] = []
         kept: list[tuple[float, int, Work]] = []
         for entry in self._due:
@@ -67,7 +68,7 @@ class Parked:
         return [work for _, _, work in taken]
 
     def take_released(self, assignment: Assignment) -> list[Work]:
-        """The withheld requests of a partition that may run after all; those finished elsewhere are dropped."""
+        """Takes the withheld requests of a partition that may run now. Those finished elsewhere are dropped."""
         withheld = self._withheld.get(assignment)
         if not withheld:
             return []
@@ -94,7 +95,7 @@ class Parked:
             held.pop(assignment, None)
 
     def is_full(self, assignment: Assignment, *, was_full: bool) -> bool:
-        """Whether so much of the partition is held that it should be paused, or stay so."""
+        """Whether so many of the partition's records are parked that it should be paused, or stay paused."""
         records, size_bytes = self._records.get(assignment, 0), self._bytes.get(assignment, 0)
         share = 2 if was_full else 1
         bounds = self._bounds

@@ -1,5 +1,6 @@
-"""Ownership: the partitions of one consumer as they come and go, with what must be known, heard, committed and handed
-over at those moments. The consumer's thread uses it; its callbacks run inside the client's poll and never raise."""
+"""Ownership: the partitions of one consumer as they are assigned and revoked, and the commits, notices and hand-overs
+of those moments. The consumer's thread; its callbacks run inside the client's poll and never raise.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from forebay_worker.request.work import Record
 PENDING_RECORDS_MAX = 100_000
 """How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
 
-LOOK_SECONDS = 0.2  # between two looks at how far the partitions have come
+LOOK_SECONDS = 0.2  # between two readings of the partitions' positions
 
 log = structlog.get_logger("forebay.ownership")
 
@@ -38,8 +39,8 @@ log = structlog.get_logger("forebay.ownership")
 class Ownership:
     """The partitions that one consumer owns.
 
-    ``hand_over`` is given a partition that was revoked while requests of it run on, ``forget`` every partition that was
-    revoked, ``drop_withheld`` one whose topic was deleted. ``explain`` says in words why the group does not tell.
+    ``hand_over`` receives a revoked partition whose requests still run, ``forget`` every revoked partition,
+    ``drop_withheld`` one whose topic was deleted. ``explain`` puts the group's error into words.
     """
 
     def __init__(
@@ -93,17 +94,17 @@ class Ownership:
 
     @property
     def unknown_because(self) -> str:
-        """What the broker said when it was last asked for committed offsets in vain."""
+        """The broker's error when it was last asked for committed offsets."""
         return self._committed.unknown_because
 
     @property
     def unknown_count(self) -> int:
-        """How many partitions are assigned whose committed offsets the broker has not told yet."""
+        """Number of assigned partitions whose committed offsets are unknown."""
         return len(self._committed.unknown)
 
     @property
     def is_opening(self) -> bool:
-        """Whether a partition waits for what its former owner may have said."""
+        """Whether a partition waits for its former owner's notices."""
         return any(not assignment.opened for assignment in self.assignments.values())
 
     @property
@@ -118,11 +119,11 @@ class Ownership:
 
     @property
     def remade_count(self) -> int:
-        """How many partitions were begun anew: their topic was deleted and made anew, or lost the end of its log."""
+        """Number of partitions tracked anew because their topic was recreated or its log lost its end."""
         return self._made_anew.count
 
     def step(self, now: float) -> None:
-        """Takes in what finished and what was heard, commits when it is time, opens what may be read."""
+        """One turn: drain finished offsets, apply notices, commit if due, open cleared partitions."""
         for assignment in self.assignments.values():
             assignment.drain_done(now)
         if now >= self._look_at:
@@ -140,9 +141,9 @@ class Ownership:
         self._seeks.step(self.consumer, now)
 
     def adjust_pauses(self, is_blocked: Callable[[Assignment, bool], bool]) -> None:
-        """Pauses the partitions that nothing may be taken from, and resumes the others.
+        """Pauses the partitions from which nothing may be taken, and resumes the others.
 
-        ``is_blocked`` is asked with whether the partition is paused now.
+        ``is_blocked`` is called with whether the partition is paused now.
         """
         wanted = {
             key
@@ -160,43 +161,44 @@ class Ownership:
         self._paused = wanted
 
     def close(self) -> None:
-        """Commits what is finished, hands over what runs, and leaves the group."""
+        """Commits finished offsets, hands over running requests, and leaves the group."""
         self._is_closing = True
         self._revoke(list(self.assignments), lost=False)
         self.consumer.close()
 
     def seek_back(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Goes back to what was really received, of one partition or of all: at the next step, and until it holds."""
+        """Seeks one partition, or all, back to the last received record; retried at each step until it succeeds."""
         if topic is None or partition is None:
             self._seeks.add(*self.assignments)
         elif (topic, partition) in self.assignments:
             self._seeks.add((topic, partition))
 
     def owner_of(self, record: Record) -> Assignment | None:
-        """The assignment a record belongs to; None when it is not to be taken: the partition was given up in between,
-        or is to be sought back, and then the record comes again behind those that were freed."""
+        """The assignment of a record; None if the record must not be taken. Then its partition was released, or must be
+        sought back first, which reads the record again after those that the client freed.
+        """
         key = (record.topic(), record.partition())
         return None if key in self._seeks else self.assignments.get(key)
 
     def ended(self, end: Record) -> None:
-        """A partition was read up to the offset of this event, whether or not there was a record just before it."""
+        """Notes that a partition was read up to this event's offset, whether or not a record lies just before it."""
         assignment = self.owner_of(end)
         if assignment is None or not assignment.opened:
             return
         if end.offset() < (assignment.offsets.next_offset or 0):
-            self._made_anew.look_soon()  # it may be another log
+            self._made_anew.look_soon()  # it may be another topic's log
         assignment.offsets.end_at(end.offset())
 
     def look_at_topics(self) -> None:
-        """Has it looked soon whether the topics are still those that are tracked."""
+        """Schedules an early check whether the tracked topics still exist."""
         self._made_anew.look_soon()
 
     def renewed(self, old: Assignment, offset: int) -> Assignment | None:
-        """What a partition's record that should be known belongs to: None if it is known.
+        """The new assignment of a record that the log should not have; None if the record is expected.
 
-        If the log ends below what was read of it, its topic was deleted and made anew, or its end was lost with the
-        brokers that had it: what is known of these offsets speaks of records that are gone, so tracking begins anew.
-        What was taken before still runs, and has nothing to commit.
+        A log that ends below the read offsets was deleted with its topic, or lost its end with its brokers. The known
+        offsets then belong to deleted records, so tracking begins anew. Requests taken before go on running and have
+        nothing to commit.
         """
         key = (old.topic, old.partition)
         end = self.consumer.get_watermark_offsets(TopicPartition(*key), timeout=TIMEOUT_SECONDS)[1]
@@ -208,9 +210,10 @@ class Ownership:
         return self._made_anew.begin(old, committed=offset)
 
     def _is_stretched(self, key: PartitionKey, assignment: Assignment) -> bool:
-        """Whether commits can hardly say what is finished beyond them, or too much is; until both are down to half.
+        """Whether the commit metadata is almost full, or too many offsets are finished beyond the commit; until both
+        are down to half.
 
-        Never while nothing received is unfinished: what a former owner left full only becomes less by reading on.
+        Never while nothing received is unfinished: a former owner's full metadata shrinks only by reading on.
         """
         share = 2 if key in self._paused else 1
         pending = assignment.offsets.pending_count
@@ -230,13 +233,13 @@ class Ownership:
             next_offset = assignment.offsets.next_offset
             assignment.apply(notice, now)
             if assignment.offsets.next_offset != next_offset:
-                self._seeks.add(key)  # its former owner had come further
+                self._seeks.add(key)  # its former owner had committed more
 
     def _open_assignments(self, now: float) -> None:
         if all(assignment.opened for assignment in self.assignments.values()):
             return
         read_until, known_until = self._peers.read_until, self._topic_ids.known_until
-        self._apply_notices(now)  # after the look at the time: what came until then is here now
+        self._apply_notices(now)  # after the clock reading: notices received until then are applied now
         for assignment in self.assignments.values():
             if assignment.opened:
                 continue
@@ -248,7 +251,7 @@ class Ownership:
                 known_until=known_until,
             ):
                 assignment.opened = True
-                assignment.claims.is_urgent = True  # its first commit, which starts wait for
+                assignment.claims.is_urgent = True  # its first commit, for which starts wait
                 self._made_anew.compare_all()
                 if read_until < assignment.assigned_at:
                     log.warning(
@@ -257,14 +260,14 @@ class Ownership:
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if self._is_closing:
-            # A rebalance that ends while the client says goodbye: it takes them, and gives them back at once. A
-            # question for their commits is not answered any more, and all others would wait for it.
+            # A rebalance may end while the client leaves: it takes the partitions and releases them at once. Nobody
+            # answers a request for their commits then, and all other partitions would wait for it.
             return
         try:
             self._assign(partitions)
         except Exception as error:  # an exception here would lose fetched records
             log.error("assignment failed", intake=self._name, error=str(error), exc_info=error)
-            # The client assigns them itself then, unpaused and from wherever it likes.
+            # The client then assigns them itself, unpaused and from any offset.
             for partition in partitions:
                 key = (partition.topic, partition.partition)
                 if key in self.assignments:
@@ -279,8 +282,8 @@ class Ownership:
             return
         committed = self._committed.ask(self.consumer, partitions)
         if committed is None:
-            # Without knowing what is finished nothing may run: `step` asks again until it is told, and seeks then. With
-            # OFFSET_STORED the client would ask the coordinator too, and refuse to seek until it has its answer.
+            # Nothing may run until the finished offsets are known: `step` asks again until it has them, and then seeks.
+            # With OFFSET_STORED the client would ask the coordinator too, and refuse to seek until it has an answer.
             starts = [TopicPartition(each.topic, each.partition, OFFSET_BEGINNING) for each in partitions]
             self.consumer.incremental_assign(starts)
             self.consumer.pause(starts)
@@ -293,7 +296,7 @@ class Ownership:
         log.info("partitions assigned", intake=self._name, partitions=_named(starts))
 
     def _own(self, committed: TopicPartition) -> TopicPartition:
-        """Begins to track a partition; returns where to read it from."""
+        """Begins to track a partition. Returns the offset to read from."""
         now = self._clock.monotonic()
         key = (committed.topic, committed.partition)
         source = self._sources[committed.topic]
@@ -317,7 +320,7 @@ class Ownership:
             now_ms=self._clock.wall_ms(),
             bounds=self._bounds,
         )
-        # Without any commit nobody can say that there was no owner: it may have died before its first one was taken.
+        # A missing commit does not prove that there was no owner: one may have died before its first commit.
         if assignment.last_owner_died or metadata.is_open or offset is None:
             assignment.begin_doubt(self._clock.wall_ms(), is_without_commit=offset is None)
         if assignment.topic_id is None:
@@ -331,7 +334,7 @@ class Ownership:
         return TopicPartition(*key, OFFSET_BEGINNING if start is None else start)
 
     def _learn(self, committed: TopicPartition) -> None:
-        """Tracks a partition that was assigned before this was known of it."""
+        """Tracks a partition whose commit became known after its assignment."""
         key = (committed.topic, committed.partition)
         self._own(committed)
         self._committed.unknown.remove(key)
@@ -355,16 +358,16 @@ class Ownership:
             log.error("giving up lost partitions failed", intake=self._name, error=str(error), exc_info=error)
 
     def _revoke(self, keys: list[PartitionKey], *, lost: bool) -> None:
-        """Gives partitions up: nothing of them starts any more, and nothing is committed for them afterwards.
+        """Releases partitions: nothing of them starts any more, and nothing is committed for them afterwards.
 
-        Revoked ones are committed a last time, with what is finished and what runs; of lost ones another member may
+        Revoked ones are committed a last time, with their finished and running offsets. Of lost ones another member may
         have committed more already.
         """
         last: dict[PartitionKey, tuple[int, str]] = {}
         handed_over = []
         for key in keys:
             self._committed.unknown.discard(key)
-            # Before anything that might fail: nothing is committed for it again.
+            # First, since what follows may fail: nothing is committed for it again.
             assignment = self.assignments.pop(key, None)
             if assignment is None:
                 continue
@@ -374,7 +377,7 @@ class Ownership:
             assignment.lost = lost
             assignment.drain_done(self._clock.monotonic())
             running, commit = assignment.close(self._clock.wall_ms())
-            # Of one that was not opened nothing ran, and what its former owner said need not have been heard yet.
+            # Nothing of an unopened partition ran, and its former owner's notices may be unread.
             if commit is not None and assignment.opened:
                 last[key] = commit
             handed_over.append(HandedOver(assignment=assignment, running=running))

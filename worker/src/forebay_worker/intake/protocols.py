@@ -1,4 +1,4 @@
-"""What an intake reaches the world through: small protocols that the real clients and the simulated ones both give."""
+"""The protocols through which an intake reaches the outside. Real clients and simulated ones implement them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OnCommit = Callable[[KafkaError | None, list[TopicPartition]], None]
 
 
 class KafkaConsumer(Protocol):
-    """What is used of confluent-kafka's Consumer; the simulated broker gives the same."""
+    """The part of confluent-kafka's Consumer that is used here; the simulated broker implements it too."""
 
     def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None: ...
     def poll(self, timeout: float) -> Record | None: ...
@@ -39,12 +39,12 @@ class Peers(Protocol):
 
     @property
     def read_until(self) -> float:
-        """All that was said before this moment (monotonic seconds) has been heard."""
+        """All notices published before this moment (monotonic seconds) were received."""
         ...
 
     @property
     def read_at(self) -> float:
-        """When something was last read that `read_until` waits for (monotonic seconds)."""
+        """When a record for which `read_until` waits was last received (monotonic seconds)."""
         ...
 
     def listen_until(self, now: float) -> None:
@@ -52,21 +52,21 @@ class Peers(Protocol):
         ...
 
     def publish(self, notices: list[Notice]) -> bool:
-        """Says something and waits until it is durable, a second at most. False: it may not be."""
+        """Publishes a notice and waits up to a second until it is durable. False: it may not be."""
         ...
 
 
 class TopicIds(Protocol):
-    """Which topics the names stand for, as `TopicWatch` knows it."""
+    """The topic ids behind the names, as `TopicWatch` knows them."""
 
     @property
     def known_until(self) -> float:
-        """What `id_of` says was so at this moment (monotonic seconds), or later."""
+        """`id_of` was correct at this moment (monotonic seconds) or later."""
         ...
 
     @property
     def changes(self) -> int:
-        """Grows when an id becomes known or another."""
+        """Grows when an id becomes known or changes."""
         ...
 
     def id_of(self, topic: str) -> int | None:
@@ -74,7 +74,7 @@ class TopicIds(Protocol):
         ...
 
     def changed_after_ms(self, topic: str) -> int:
-        """When (epoch milliseconds) the topic was last seen to be still the one before; 0 if it never was."""
+        """When (epoch milliseconds) the former topic was last seen; 0 if it never was."""
         ...
 
     def look_until(self, now: float) -> None:

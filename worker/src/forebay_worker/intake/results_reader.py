@@ -1,5 +1,6 @@
-"""Looks through the results topic for outcomes that a dead owner's last commit does not tell of. A thread of its own
-owns the consumer and runs `step`; `look` is called by the intakes' threads."""
+"""Scans the results topic for outcomes that a dead owner's last commit does not name. A thread of its own owns the
+consumer and runs `step`; the intakes' threads call `look`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ log = structlog.get_logger("forebay.results_reader")
 
 
 class LookingConsumer(Protocol):
-    """What is used of confluent-kafka's Consumer here. It tells where partitions end (``enable.partition.eof``)."""
+    """The part of confluent-kafka's Consumer that is used here. It reports ends of partitions
+    (``enable.partition.eof``).
+    """
 
     def list_topics(self, topic: str, timeout: float) -> Any: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
@@ -45,7 +48,7 @@ class LookingConsumer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ResultsLook:
-    """One look, as `Doubt` asks for it. ``is_complete``: it was not given up."""
+    """One scan, as `Doubt` asks for it. ``is_complete``: it was not given up."""
 
     since_ms: int
     asked_at: float
@@ -54,13 +57,13 @@ class ResultsLook:
     is_complete: bool = True
 
     def has(self, request_id: str, replay_count: int) -> bool:
-        """Whether an outcome of that request was seen."""
+        """Whether the scan found an outcome of that request."""
         return self.seen.has(request_id, replay_count)
 
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """What was read in a row: all outcomes from ``since_ms`` on that lie below ``positions``."""
+    """A contiguous scan: all outcomes from ``since_ms`` on, below ``positions``."""
 
     since_ms: int
     topic_id: int | None
@@ -69,8 +72,9 @@ class _Reading:
 
 
 class ResultsReader:
-    """``make_consumer`` is called at the first look: a worker that meets no crash never needs it. ``topic_id``: of the
-    topic that the name stands for now; None where that is not known."""
+    """``make_consumer`` is called at the first scan: a worker that meets no crash never needs it. ``topic_id``: the id
+    of the present topic of that name; None if unknown.
+    """
 
     def __init__(
         self,
@@ -97,14 +101,14 @@ class ResultsReader:
         """How long all looks took together."""
 
     def look(self, since_ms: int) -> ResultsLook:
-        """Asks for a look from a time on (epoch milliseconds on the brokers' clock) to the end. From any thread."""
+        """Asks for a scan from a time on (epoch milliseconds on the brokers' clock) to the end. From any thread."""
         look = ResultsLook(since_ms=since_ms, asked_at=self._clock.monotonic())
         self._asked.append(look)
         self._was_asked.set()
         return look
 
     def step(self) -> None:
-        """Takes what was asked for, and reads. Blocks for a moment, and never raises: what failed is tried again."""
+        """Takes new requests for a scan, and reads. Blocks briefly and never raises; failures are retried."""
         now = self._clock.monotonic()
         if not self._looks and not self._asked:
             if self._reading is not None and now - self._progress_at > KEPT_SECONDS:
@@ -156,23 +160,23 @@ class ResultsReader:
         )
 
     def _read(self) -> None:
-        """Reads up to the ends that the topic has now. Raises what the client raises; what was read is kept."""
+        """Reads up to the present ends of the topic. Raises the client's errors; outcomes read before are kept."""
         consumer = self._consumer
         if consumer is None:
             consumer = self._consumer = self._make_consumer()
         since_ms = min(look.since_ms for look in self._looks)
         topic_id = self._topic_id()
         if self._reading is None or since_ms < self._reading.since_ms or topic_id != self._reading.topic_id:
-            # Of a topic that was made anew nothing was read, wherever the reading before has come to.
+            # Nothing was read of a recreated topic, whatever position the former scan reached.
             self._reading = _Reading(since_ms, topic_id, {})
         reading = self._reading
-        # In this order: what is written meanwhile is found by the second.
+        # In this order: records written meanwhile are found by the second.
         numbers = self._partition_numbers(consumer)
         firsts = self._offsets(consumer, numbers, OFFSET_BEGINNING)
         ends = self._offsets(consumer, numbers, OFFSET_END)
         young = self._offsets(consumer, [each for each in numbers if each not in reading.positions], reading.since_ms)
         for number, offset in young.items():
-            # Where nothing is as young as that, the client says so by an offset that is none.
+            # For a partition without such a record the client returns a negative offset.
             reading.positions[number] = offset if offset >= 0 else ends[number]
         for number, first in firsts.items():
             reading.positions[number] = max(reading.positions[number], first)
@@ -180,7 +184,7 @@ class ResultsReader:
         consumer.assign([TopicPartition(self._topic, number, reading.positions[number]) for number in sorted(missing)])
         try:
             while missing and not reading.seen.is_full:
-                # In two calls: one that consumes with a timeout waits for all of it.
+                # In two calls: consume with a timeout would wait for all of it.
                 head = consumer.poll(POLL_SECONDS)
                 records = [] if head is None else [head, *consumer.consume(CONSUME_RECORDS_MAX - 1, 0)]
                 now = self._clock.monotonic()
@@ -201,8 +205,9 @@ class ResultsReader:
         return sorted(topic.partitions)
 
     def _offsets(self, consumer: LookingConsumer, numbers: list[int], at: int) -> dict[int, int]:
-        """Where each partition begins, ends, or has its first record from a time on (epoch milliseconds): asked of all
-        leaders at once, where watermarks are two questions a partition, one after another."""
+        """Offsets where each partition begins, ends, or has its first record from a time on (epoch milliseconds). Asks
+        all leaders at once; watermarks would take two requests a partition, one after another.
+        """
         if not numbers:
             return {}
         wanted = [TopicPartition(self._topic, number, at) for number in numbers]
@@ -218,7 +223,7 @@ class ResultsReader:
             raise KafkaException(error)
         number = record.partition()
         if error is not None:
-            # Behind the last record there may be what no consumer sees, a transaction's marker.
+            # After the last record there may be one that no consumer receives, such as a transaction's marker.
             reading.positions[number] = max(reading.positions[number], record.offset())
             return
         reading.positions[number] = record.offset() + 1

@@ -1,4 +1,4 @@
-"""Seeks that are to be made: a partition is read from what was really received, until the client has gone back there.
+"""Pending seeks: a partition is sought back to its last received record until the client has done so.
 
 The consumer's thread.
 """
@@ -31,15 +31,15 @@ class Seeks:
         return key in self._keys
 
     def add(self, *keys: PartitionKey) -> None:
-        """These are to be sought back."""
+        """Adds partitions to seek back."""
         self._keys.update(keys)
 
     def discard(self, key: PartitionKey) -> None:
-        """This one was given up."""
+        """Drops a released partition."""
         self._keys.discard(key)
 
     def step(self, consumer: KafkaConsumer, now: float) -> None:
-        """Makes the seeks; what fails is made again."""
+        """Makes the seeks; retries failed ones."""
         if now < self._again_at:
             return
         for key in sorted(self._keys):
@@ -49,6 +49,6 @@ class Seeks:
                 consumer.seek(TopicPartition(*key, OFFSET_BEGINNING if offset is None else offset))
                 self._keys.remove(key)
             except KafkaException as error:
-                # While a rebalance goes on the client has not begun to read its new partitions.
+                # During a rebalance the client has not begun to read its new partitions.
                 self._again_at = now + AGAIN_SECONDS
                 log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))

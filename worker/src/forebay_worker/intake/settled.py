@@ -1,7 +1,8 @@
-"""What need not run again after a crash, for its outcome is on the results topic. Pure, with times passed in.
+"""Requests that need not run again after a crash, because their outcome is on the results topic. Pure, with times
+passed in.
 
-The new owner of a partition knows from the commit from when on outcomes may be found of which the commit does not tell.
-It holds back what is in doubt until the results were looked through from there to their end.
+The commit tells a partition's new owner from when on there may be outcomes that it does not name. The owner withholds
+the requests in doubt until the results were scanned from there to their end.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ log = structlog.get_logger("forebay.intake")
 
 
 class SeenOutcomes:
-    """The requests whose outcomes were seen: four million in 64 MiB. One thread adds, any may ask.
+    """Requests whose outcomes were seen: four million in 64 MiB. One thread adds, any may ask.
 
-    They are kept as digests of 16 bytes: that two requests of a look share one by chance is less likely than a bit of
-    memory that flips.
+    Kept as digests of 16 bytes. Two requests of a scan share one less likely than a bit of memory flips.
     """
 
     __slots__ = ("_blocks", "_recent", "count")
@@ -48,7 +48,7 @@ class SeenOutcomes:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more may be added."""
+        """Whether no more outcomes may be added."""
         return self.count * _DIGEST_BYTES >= SEEN_BYTES_MAX - _RECENT_BYTES
 
     def add(self, request_id: str, replay_count: int) -> None:
@@ -57,12 +57,12 @@ class SeenOutcomes:
         recent.add(_digest(request_id, replay_count))
         self.count += 1
         if len(recent) >= _RECENT_MAX:
-            # In this order: who asks meanwhile finds it in one of them.
+            # In this order: a concurrent lookup finds it in one of them.
             self._blocks.append(b"".join(sorted(recent)))
             self._recent = set()
 
     def has(self, request_id: str, replay_count: int) -> bool:
-        """Whether it was added."""
+        """Whether this outcome was added."""
         digest = _digest(request_id, replay_count)
         if digest in self._recent:
             return True
@@ -83,7 +83,7 @@ def _is_in(digest: bytes, block: bytes) -> bool:
 
 
 class Finding(Enum):
-    """What is known of a request in doubt."""
+    """Finding on a request in doubt."""
 
     RUN = "run"
     WAIT = "wait"
@@ -91,8 +91,9 @@ class Finding(Enum):
 
 
 class Doubts:
-    """Judges the requests of one intake before they are handed on. ``look``: asks for a look through the results from a
-    time on (epoch milliseconds)."""
+    """Judges the requests of one intake before they are handed on. ``look``: asks for a scan of the results from a time
+    on (epoch milliseconds).
+    """
 
     def __init__(self, *, look: Callable[[int], Look]) -> None:
         self._look = look
@@ -100,7 +101,7 @@ class Doubts:
         """How many requests were not run again, for their outcome was there."""
 
     def judge(self, work: Work, *, now: float, now_ms: int) -> Finding:
-        """What is to become of a request that was read, and whose partition is in doubt."""
+        """Judges a received request of a partition in doubt."""
         assignment = work.assignment
         doubt = assignment.doubt
         assert doubt is not None
@@ -108,14 +109,14 @@ class Doubts:
         doubt.used_at = now
         if work.request_id is None or work.is_named_by_key:
             doubt.judged(work.offset)
-            return Finding.RUN  # it has no outcome under an id of its own, and cannot be executed
+            return Finding.RUN  # it has no id of its own for an outcome, and cannot be executed
         is_beyond = doubt.below is not None and work.offset >= doubt.below
         if (is_beyond or stamped_ms > doubt.began_ms + MARGIN_MS) and not doubt.has_waiting:
-            assignment.doubt = None  # nor can any behind it have been run by that owner
+            assignment.doubt = None  # nor can that owner have run any after it
             return Finding.RUN
         enqueued_ms = stamped_ms if kind == _LOG_APPEND_TIME else None
         from_ms = look_from_ms(doubt.since_ms, enqueued_ms=enqueued_ms, now_ms=now_ms)
-        # The first to ask need not lie before all others: what a cancel or an expedite wants is read out of turn.
+        # The first request to ask need not be the lowest: cancels and expedites read out of turn.
         if doubt.look is None or from_ms < doubt.look_from_ms:
             doubt.look, doubt.look_from_ms = self._look(from_ms), from_ms
         if not doubt.look.is_over:
@@ -129,17 +130,17 @@ class Doubts:
 
 
 def look_from_ms(since_ms: int | None, *, enqueued_ms: int | None, now_ms: int) -> int:
-    """From when on results must be looked at. ``since_ms``: as the commit says; ``enqueued_ms``: by a broker's clock,
-    when the first request in doubt came: there is no outcome of it, or of one behind it, from before.
+    """From when on results must be scanned. ``since_ms``: as in the commit. ``enqueued_ms``: the broker's time of the
+    first request in doubt; neither it nor a later one has an earlier outcome.
 
-    A time that is still to come was told by a wrong clock.
+    A time in the future comes from a wrong clock.
     """
     known = [each for each in (since_ms, enqueued_ms) if each is not None and each <= now_ms + MARGIN_MS]
     return max(0, max(known, default=0) - MARGIN_MS)
 
 
 def warn_of_missing_commit(work: Work) -> None:
-    """Says that a partition has requests and no commit; ``work``: the first of them."""
+    """Warns that a partition has requests and no commit. ``work``: the first of them."""
     log.warning(
         "a partition that is not empty has no commit; results are looked through before any of it runs",
         topic=work.assignment.topic,

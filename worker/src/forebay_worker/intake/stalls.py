@@ -1,5 +1,6 @@
-"""How long a consumer's partitions stand still: the same lowest unfinished offset. Pure; the consumer's thread looks,
-any thread may ask."""
+"""How long a consumer's partitions stand still, with the same lowest unfinished offset. Pure; the consumer's thread
+updates it, any thread may ask.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from forebay_worker.partition.assignment import Assignment
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """``assignment`` tells one ownership of the partition from the next."""
+    """``assignment`` identifies one ownership of the partition."""
 
     assignment: Assignment
     offset: int
@@ -29,7 +30,7 @@ class Stalls:
         self._standing_since: float | None = None
 
     def look(self, assignments: Mapping[PartitionKey, Assignment], now: float) -> None:
-        """Notes where each partition stands; a few times a second are enough."""
+        """Notes each partition's position; a few calls a second are enough."""
         standing: dict[PartitionKey, _Standing] = {}
         for key, assignment in assignments.items():
             offset = assignment.offsets.position()
@@ -44,6 +45,6 @@ class Stalls:
         self._standing_since = min((each.since for each in standing.values()), default=None)
 
     def watermark_age_seconds(self, now: float) -> float:
-        """Since when the partition that stands still longest does; 0 when nothing received is unfinished."""
+        """Longest time that a partition has stood still; 0 if no received record is unfinished."""
         since = self._standing_since
         return 0.0 if since is None else max(0.0, now - since)

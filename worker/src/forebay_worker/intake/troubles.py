@@ -1,4 +1,4 @@
-"""What is wrong with an intake, and what it waits for, as /readyz and /status say it. Reads only; any thread."""
+"""Errors and waits of an intake, as shown by /readyz and /status. Reads only; any thread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from forebay_worker.intake.partitions import Ownership
 
 
 def troubles_of(name: str, ownership: Ownership, client_errors: ClientErrors) -> list[str]:
-    """What is wrong with intake ``name`` for longer than a moment."""
+    """Errors of intake ``name`` that have lasted longer than a moment."""
     assigned_at: dict[str, float] = {}
     assignments = ownership.assignments.copy()
     for (topic, _), assignment in assignments.items():
@@ -28,7 +28,7 @@ def troubles_of(name: str, ownership: Ownership, client_errors: ClientErrors) ->
 
 
 def looked_for(ownership: Ownership) -> list[str]:
-    """The partitions, as ``topic/number``, whose requests wait until the results were looked through."""
+    """Partitions, as ``topic/number``, whose requests wait for a scan of the results topic."""
     return [
         f"{topic}/{partition}"
         for (topic, partition), assignment in sorted(ownership.assignments.copy().items())

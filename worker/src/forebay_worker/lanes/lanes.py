@@ -76,7 +76,7 @@ class Lane:
         return len(self._waiting)
 
     def records_by_tenant(self) -> dict[str | None, int]:
-        """How many requests of each tenant wait. O(t)."""
+        """Number of waiting requests of each tenant. O(t)."""
         counts: dict[str | None, int] = {}
         for queue in self._queues:
             for name, size in queue.sizes():
@@ -102,18 +102,20 @@ class Lane:
         self.output_tokens += work.output_tokens
 
     def pop(self) -> Work:
-        """Takes the most urgent one. Raises IndexError when the lane is empty."""
+        """Takes out the most urgent request. Raises IndexError if the lane is empty."""
         for queue in self._queues:
             if queue.size:
                 return self._leave(queue.pop())
         raise IndexError("pop from an empty lane")
 
     def remove(self, work: Work) -> None:
-        """Takes out one request, wherever it stands. Raises KeyError when it does not wait here."""
+        """Takes out a request from any place. Raises KeyError if it does not wait here."""
         self._take_out(self._numbers[id(work)])
 
     def remove_expired(self, now_ms: int) -> list[Work]:
-        """Takes out those whose deadline has passed, earliest first; silently those of a partition given up."""
+        """Takes out the requests whose deadline has passed, earliest first. Those of released partitions are dropped,
+        not returned.
+        """
         expired = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:
@@ -125,16 +127,16 @@ class Lane:
         return expired
 
     def begin_round(self) -> None:
-        """The next `sweep` begins anew, with all that waits."""
+        """Begins a new round of `sweep` over all waiting requests."""
         self._cursor = 0
 
     @property
     def is_round_over(self) -> bool:
-        """Whether `sweep` looked at all that it found when its round began, but for what left since."""
+        """Whether `sweep` has seen all requests of its round, except those that have left."""
         return self._cursor == 0
 
     def sweep(self, budget: int, drop: Callable[[Work], bool], dropped: list[Work]) -> int:
-        """Goes on with its round, to the round's end at most. Returns how many requests it looked at."""
+        """Continues the round, at most to its end. Returns the number of requests seen."""
         numbers = self._round
         cursor = min(self._cursor, len(numbers)) or len(numbers)
         looks = min(budget, cursor)
@@ -149,7 +151,7 @@ class Lane:
         return looks
 
     def waiting(self) -> Iterable[tuple[float, int, Work]]:
-        """All that waits, in no order: urgency, number and request."""
+        """All waiting requests, unordered: urgency, number and request."""
         return ((urgency(self._order, work, number), number, work) for number, work in self._waiting.items())
 
     def having(self, request_ids: Container[str]) -> list[Work]:
@@ -158,11 +160,11 @@ class Lane:
 
     @property
     def oldest_enqueued_at(self) -> int | None:
-        """When the oldest was first enqueued, in epoch milliseconds; None while nothing waits. O(n)."""
+        """First enqueue of the oldest request, in epoch milliseconds; None if nothing waits. O(n)."""
         return min((work.first_enqueued_at for work in self._waiting.values()), default=None)
 
     def waiting_in_order(self) -> list[Work]:
-        """All that waits, as it would be taken but for the turns of tenants. O(n log n)."""
+        """All waiting requests in the order of their starts, without the turns of tenants. O(n log n)."""
         entries = [(-work.priority, urgent, number, work) for urgent, number, work in self.waiting()]
         entries.sort()
         return [entry[-1] for entry in entries]
@@ -182,8 +184,8 @@ class Lane:
         waiting, numbers, places = self._waiting, self._round, self._places
         work = waiting.pop(number)
         del self._numbers[id(work)]
-        # The last of the round takes its place. It was looked at already or its new place is still to come: a round
-        # goes from the end to the front, so none is passed over.
+        # The round's last request takes the freed place. It was seen already, or its new place is still ahead: a round
+        # goes from the end to the front, so none is skipped.
         place, last = places.pop(number), numbers.pop()
         if last != number:
             numbers[place] = last
@@ -243,11 +245,11 @@ class Lanes:
         lane.push(work)
 
     def pop(self, now: float, *, running: Mapping[Tier, int], limit: int, only_high: bool = False) -> Work | None:
-        """Takes the request to start now in a slot that is free.
+        """Takes out the request to start now in a free slot.
 
-        None when nothing waits, or only what must not take the reserve: the reserve ends with time, so the caller asks
-        again. ``running``: how many run, by tier; ``limit``: how many may. ``only_high``: mid and low get no
-        more now than they are guaranteed.
+        None if nothing waits, or if the waiting ones must not use the reserve; the reserve ends with time, so ask
+        again. ``running``: number of running requests by tier. ``limit``: the most that may run. ``only_high``: mid and
+        low get no more than their guaranteed share now.
         """
         tier = self.shares.choose(
             now,
@@ -261,11 +263,11 @@ class Lanes:
         return None if tier is None else self._lanes[tier].pop()
 
     def pop_probe(self, avoid: Callable[[Work], bool] = lambda _: False) -> Work | None:
-        """Takes the request to try a broken backend with: one that never failed, else the one that failed longest ago.
-        Those that ``avoid`` is true of come after all others.
+        """Takes out the request to probe a broken backend with: one that never failed, else the one that failed longest
+        ago. Those for which ``avoid`` is true come last.
 
-        The next one by urgency would not do: a request that breaks the backend goes back to the head of its lane, and
-        if it were each probe, no other would ever be tried.
+        The next one by urgency would not do: a request that breaks the backend returns to the head of its lane, and
+        would be every probe.
         """
         candidates = (
             (avoid(work), work.failed_at, rank, -work.priority, urgency_of_it, number, work)
@@ -279,11 +281,11 @@ class Lanes:
         return best[-1]
 
     def remove(self, work: Work) -> None:
-        """Takes out one request, wherever it stands. Raises KeyError when it does not wait."""
+        """Takes out a request from any place. Raises KeyError if it does not wait."""
         self._lanes[work.assignment.tier].remove(work)
 
     def waiting(self) -> Iterable[Work]:
-        """All that waits, in no order. The lanes must not change meanwhile."""
+        """All waiting requests, unordered. The lanes must not change during the iteration."""
         return (work for lane in self._ordered for _, _, work in lane.waiting())
 
     def having(self, request_ids: Container[str]) -> list[Work]:
@@ -295,11 +297,11 @@ class Lanes:
         return [work for lane in self._ordered for work in lane.remove_expired(now_ms)]
 
     def sweep(self, budget: int, drop: Callable[[Work], bool]) -> list[Work]:
-        """Looks at up to ``budget`` waiting requests and takes out those for which ``drop`` is true, which it returns,
-        and silently those of a partition that was given up.
+        """Looks at up to ``budget`` waiting requests. Takes out and returns those for which ``drop`` is true; drops
+        those of released partitions without returning them.
 
-        The next call goes on where this one ended, so that each is looked at in turn, and at all of them when the
-        budget is enough for all. None is looked at twice in a call. ``drop`` must not change the lanes.
+        The next call continues where this one ended. With a sufficient budget a call sees all of them; it sees none
+        twice. ``drop`` must not change the lanes.
         """
         dropped: list[Work] = []
         if budget >= len(self):

@@ -16,7 +16,7 @@ only by those that arrive within 5,000 s after it.
 
 
 class LaneOrder(StrEnum):
-    """What decides between requests of the same tier, integer priority and tenant's turn.
+    """Order of requests of the same tier, integer priority and tenant's turn.
 
     ``fifo``: the arrival. ``edf``: the earliest deadline. ``sjf_aged``: the shortest predicted engine time, less
     `AGING` for each second of age; requests of unknown cost keep the order of their arrival among themselves.
@@ -28,10 +28,7 @@ class LaneOrder(StrEnum):
 
 
 def urgency(order: LaneOrder, work: Work, number: int) -> float:
-    """The rank of a request that joins its lane as ``number``: less is sooner. It never changes while it waits.
-
-    All requests age alike, so their ages need not be known: only the difference of their arrivals counts.
-    """
+    """The rank of a request that joins its lane as ``number``; lower is sooner. It never changes while it waits."""
     if order is LaneOrder.SJF_AGED:
         return work.cost_seconds + AGING * work.arrived
     return work.deadline_ms if order is LaneOrder.EDF else number

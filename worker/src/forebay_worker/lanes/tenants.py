@@ -128,7 +128,7 @@ class FairQueue:
         return number
 
     def removed(self, name: str | None) -> None:
-        """A waiting request of this tenant was taken out of ``waiting``, wherever it stood."""
+        """Updates the queue after a tenant's request was taken out of ``waiting``, from any place."""
         tenant = self._tenants[name]
         tenant.size -= 1
         self.size -= 1
@@ -144,7 +144,7 @@ class FairQueue:
         if len(self._tenants) == 1:
             self._only = tenant
         elif self._only is not None:
-            # They begin as equals: what the first one took while it was alone it took from nobody.
+            # They begin as equals: the slots that the first one used alone were taken from no other tenant.
             first, self._only = self._only, None
             first.account = self._round_end = self._virtual_time
             self._weight = first.weight
@@ -204,7 +204,7 @@ class FairQueue:
         return number
 
     def _begin_round(self) -> None:
-        """All that sat out and stand less than a quantum above the lowest of them may spend again."""
+        """Lets tenants spend again if they sat out and stand less than a quantum above the lowest."""
         sitting_out, in_round = self._sitting_out, self._in_round
         while sitting_out[0][1] != sitting_out[0][2].version:
             heapq.heappop(sitting_out)
@@ -223,7 +223,7 @@ class FairQueue:
     def _charge(self, tenant: Tenant, cost: float) -> None:
         self._mean_cost += (cost - self._mean_cost) * (MEAN_COST_GAIN if self._mean_cost else 1.0)
         tenant.account += cost / tenant.weight
-        # Not beyond the round: a huge request is charged in one piece, and newcomers are not to wait until the others
+        # At most by the round: a huge request is charged in one piece, and newcomers need not wait until the others
         # have had as much.
         self._virtual_time = min(self._virtual_time + cost / self._weight, self._round_end)
         away = self._away
@@ -233,7 +233,7 @@ class FairQueue:
                 self._forget(absent)
 
     def _emptied(self, tenant: Tenant) -> None:
-        """Its last request left: it loses what it might still have spent, but not what it owes."""
+        """Notes that a tenant's last request left: it loses its unspent share, but keeps its debt."""
         if not self.size:
             self._end_busy_period()
             return
@@ -256,7 +256,7 @@ class FairQueue:
             self._away.clear()
 
     def _end_busy_period(self) -> None:
-        """Nothing waits: nobody is owed anything, and nobody is remembered."""
+        """Forgets all accounts: nothing waits."""
         self._tenants.clear()
         self._in_round.clear()
         self._sitting_out.clear()

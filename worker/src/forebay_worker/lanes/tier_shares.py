@@ -1,6 +1,5 @@
-"""Which tier the next free slot goes to: high before mid before low, with a minimum share of slot time for the lower
-ones and a reserve that only high may take. Pure; one thread; times are monotonic seconds that the caller passes in.
-All of it is O(1).
+"""Chooses the tier for the next free slot: high before mid before low, with a minimum share of slot time for the lower
+ones and a reserve for high alone. Pure; one thread; monotonic seconds passed in. All O(1).
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ class _Lower:
         self.owed_slot_seconds_max = max(1.0, self.due_slots * CREDIT_SECONDS)
 
     def account(self, seconds: float) -> None:
-        """Credits it with its share of the time that passed, and charges it with what it held."""
-        # Mostly comparisons, not min and max: that takes half the time, and every request comes by here.
+        """Credits it with its share of the elapsed time, and charges it for the slots that it held."""
+        # Mostly comparisons instead of min and max: half the time, on a path of every request.
         earned, running, slots_max = self.due_slots, self.running, self.slots_max
         if self.contended:
-            # More than its slots it only holds where nobody more urgent waited: those it does not pay for.
+            # Slots beyond its share are free while no more urgent request waits.
             earned -= min(slots_max, running)
         owed = self.owed_slot_seconds + earned * seconds
         if owed > 0:
@@ -77,13 +76,13 @@ class _Lower:
 
 
 class TierShares:
-    """Keeps account of what the lower tiers are owed.
+    """Accounts of the slot time that the lower tiers are owed.
 
     ``minimum``: shares of the limit for mid and low. A share of less than one slot is given as one slot for a part of
-    the time. What a tier takes while no more urgent one waits is not charged.
+    the time. Slots that a tier takes while no more urgent one waits are not charged.
 
     ``reserve``: share of the limit. Mid and low leave the last free slots to high, beyond their minimum, so that a high
-    request finds one free instead of waiting for one (trunk reservation, as telephone exchanges did it).
+    request finds one free at once (trunk reservation, as in telephone exchanges).
     """
 
     __slots__ = ("_at", "_high_seen_at", "_low", "_mid", "_reserve", "_slots", "minimum")
@@ -98,7 +97,7 @@ class TierShares:
         self._high_seen_at = -math.inf
 
     def arrived(self, tier: Tier, now: float, *, first: bool) -> None:
-        """A request joined its lane; ``first``: nothing waited in it before."""
+        """Notes a request that joined its lane. ``first``: the lane was empty before."""
         if tier is _HIGH:
             self._high_seen_at = now
         if not first:
@@ -122,13 +121,13 @@ class TierShares:
         limit: int,
         only_high: bool = False,
     ) -> Tier | None:
-        """The tier to take from, of those in which something waits; None when none may take a slot.
+        """The tier to take from, among those with waiting requests; None if none may take a slot.
 
-        ``running``: by tier, without the one that starts now. There is a free slot: the caller has seen to it.
+        ``running``: by tier, without the one that starts now. The caller makes sure that a slot is free.
         """
         self._account(now)
         running_all = running.get(_HIGH, 0) + running.get(_MID, 0) + running.get(_LOW, 0)
-        # Where tokens hold dispatch back long before the limit does, shares of the limit would be all that runs.
+        # If tokens hold dispatch back long before the limit does, only the guaranteed shares would run.
         contended = high or (mid and low and not only_high)
         slots = min(limit, running_all + 1) if contended else limit
         if slots != self._slots:
@@ -154,13 +153,13 @@ class TierShares:
         return chosen
 
     def reserved(self, now: float, limit: int) -> int:
-        """How many of the slots are kept for high."""
+        """Number of slots kept for high."""
         if limit < RESERVE_LIMIT_MIN or self._reserve <= 0 or now - self._high_seen_at > RESERVE_SECONDS:
             return 0
         return max(1, int(self._reserve * limit))
 
     def owed_slot_seconds(self, tier: Tier) -> float:
-        """What a lower tier is owed at the last look; below zero: what it has had beyond its share."""
+        """Slot time owed to a lower tier at the last update; negative if it had more than its share."""
         return (self._mid if tier is Tier.MID else self._low).owed_slot_seconds
 
     def _account(self, now: float) -> None:

@@ -1,5 +1,6 @@
-"""One partition for as long as this worker owns it: which of its records to run, to skip or to withhold, and what to
-commit. Pure; the consumer's thread owns it, but for the two members named in `Assignment`."""
+"""One partition while this worker owns it: which of its records to run, skip or withhold, and what to commit. Pure; the
+consumer's thread owns it, except for the two members named in `Assignment`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ UNREAD_SECONDS_MAX = 60.0
 
 
 class Verdict(Enum):
-    """What to do with a record that arrived."""
+    """The action for a received record."""
 
     RUN = "run"
     SKIP = "skip"
@@ -40,21 +41,19 @@ class Verdict(Enum):
 
 
 class Assignment:
-    """``claims`` is shared with dispatch. ``done`` takes finished offsets from the event loop's thread to this one,
-    ``acquitted`` those of suspects that ended, or outlived their time alone, without killing their worker.
+    """``claims`` is shared with dispatch. ``done`` passes finished offsets from the event loop's thread to this one.
+    ``acquitted`` passes suspects that ended, or survived their time alone, without killing their worker.
 
-    ``lost`` is set when the partition was taken away without a hand-over: its new owner runs again what runs here.
-    ``opened`` is set once all that former owners said before they let go was heard: nothing is taken before.
-    ``refused`` is why Kafka refuses this partition's outcomes for good; None while it does not.
-    ``last_owner_died``: nothing says that it let go of the partition. ``doubt``: what it left without a commit that
-    says whether it has its outcome; None when nothing is.
-    ``says_alone``: the commit made last names a suspect as the only request that runs in this worker.
-    ``topic_id``: of the topic that it tracks, which a name alone does not tell; None while it is not known.
-    ``owned_since_ms``: as in a commit.
-    ``reread_below``: below this offset it may receive what an assignment before it has received, since its topic was
-    deleted and made anew meanwhile. ``void_from_ms``: of that one before, what was written at this time (the broker's,
-    epoch milliseconds) or later must not start; it is received again.
-    ``finished_since``: when (monotonic) the oldest offset finished that no commit on its way tells of; None for none.
+    ``lost``: the partition was lost without a hand-over; its new owner runs again what runs here. ``opened``: all
+    notices that former owners published before their release were received; nothing is taken before. ``refused``: why
+    Kafka refuses this partition's outcomes for good; None if it does not. ``last_owner_died``: no notice or commit
+    shows that it released the partition. ``doubt``: its requests whose outcome may exist although no commit names it;
+    None if there are none. ``says_alone``: the last commit names a suspect as the only request that runs in this
+    worker. ``topic_id``: id of the tracked topic, since a recreated one has the same name; None if unknown.
+    ``owned_since_ms``: as in a commit. ``reread_below``: after a topic was recreated, records below this offset may be
+    received that the former assignment has received. ``void_from_ms``: requests of that former assignment written at
+    this time (the broker's, epoch milliseconds) or later must not start; they are received again. ``finished_since``:
+    when (monotonic) the oldest offset finished that no commit in flight names; None if there is none.
     """
 
     __slots__ = (
@@ -120,7 +119,7 @@ class Assignment:
         self.claims = Claims()
         self.done: deque[int] = deque()
         self.acquitted: deque[int] = deque()
-        # Without any commit there may have been no owner: what one may have left is looked for, but no start waits.
+        # Without a commit there may have been no owner. Possible outcomes are looked for, but no start waits.
         self.last_owner_died = committed is not None and not metadata.released
         self.doubt: Doubt | None = None
         self._outcomes_since = OutcomesSince(metadata.outcomes_since_ms)
@@ -131,7 +130,7 @@ class Assignment:
         self.refused: str | None = None
         self.finished_since: float | None = None
         self._crashes = dict(metadata.waiting)
-        # Nobody says that these still run, so a worker died while it ran them.
+        # No hand-over names these running offsets, so their worker died while it ran them.
         self._crashes.update({offset: crashes + 1 for offset, crashes in metadata.running})
         self._presumed = {offset for offset, _ in metadata.running}
         self._taken: set[int] = set()
@@ -139,7 +138,7 @@ class Assignment:
         self._leases = dict.fromkeys(self._handed_over, now + LEASE_SECONDS)
 
     def receive(self, offset: int) -> Verdict:
-        """Notes that a record arrived and says what to do with it."""
+        """Notes a received record and returns the action for it."""
         if not self.offsets.receive(offset):
             return Verdict.SKIP
         if not self.claims.is_announced:
@@ -150,7 +149,7 @@ class Assignment:
         return Verdict.WITHHOLD if offset in self._handed_over else Verdict.RUN
 
     def is_unread(self, offset: int) -> bool:
-        """Whether nobody has anything to do with an offset yet: not received, not finished, not withheld, not taken."""
+        """Whether an offset is untouched: not received, finished, withheld or taken."""
         next_offset = self.offsets.next_offset
         return (
             (next_offset is None or offset >= next_offset)
@@ -160,16 +159,17 @@ class Assignment:
         )
 
     def take_unread(self, offset: int) -> None:
-        """Its record was handed on before its turn: when it is received it is skipped."""
+        """Marks an offset as handed on before its turn: its record is skipped when it is received."""
         self._taken.add(offset)
 
     def crashes_of(self, offset: int) -> int:
-        """How many workers died while they ran this offset. `SUSPECT_CRASHES` of them make it a suspect; one more is
-        counted only if it ran alone."""
+        """Number of workers that died while they ran this offset. `SUSPECT_CRASHES` of them make it a suspect. One more
+        is counted only if it ran alone.
+        """
         return self._crashes.get(offset, 0)
 
     def log_ends_at(self, offset: int) -> None:
-        """What a last owner that died may have started lies below ``offset``, an end of the log after its death."""
+        """Notes ``offset`` as the log's end after the last owner's death: all that it may have started lies below."""
         if self.last_owner_died:
             self.claims.careful_below = min(self.claims.careful_below, offset)
         if self.doubt is not None and self.doubt.below is None:
@@ -177,25 +177,26 @@ class Assignment:
 
     @property
     def wants_commits_soon(self) -> bool:
-        """Whether starts may wait for a commit: the first ones, those of what the last owner may have started, and
-        those of suspects."""
+        """Whether starts may wait for a commit: the first ones, those that the last owner may have started, and
+        suspects.
+        """
         position = self.offsets.position()
         is_behind = position is not None and position < self.claims.careful_below
         may_wait = self.offsets.pending_count > 0 and (is_behind or not self.claims.is_announced)
         return may_wait or self.claims.may_say_alone or SUSPECT_CRASHES in self._crashes.values()
 
     def acknowledge(self, commit: tuple[int, str], *, says_alone: bool) -> None:
-        """A commit of this assignment is the group's last one."""
+        """Notes that a commit of this assignment is the group's last one."""
         claims = self.claims
         claims.is_announced = True
         if not says_alone:
             claims.may_say_alone = False
         if claims.careful_below or self._crashes:
-            metadata = decode_metadata(*commit)  # what was cut is not named
+            metadata = decode_metadata(*commit)  # offsets cut from the metadata are not named
             claims.name(() if metadata is None else [offset for offset, _ in metadata.running])
 
     def drain_done(self, now: float) -> None:
-        """Takes over what the event loop's thread has finished. ``now``: monotonic seconds."""
+        """Drains the offsets that the event loop's thread has finished. ``now``: monotonic seconds."""
         while self.acquitted:
             offset = self.acquitted.popleft()
             self._crashes.pop(offset, None)
@@ -215,7 +216,7 @@ class Assignment:
                 self._taken.discard(offset)
 
     def apply(self, notice: Notice, now: float) -> None:
-        """Takes in what a former owner says of the offsets it still runs or ran."""
+        """Applies a former owner's notice about the offsets that it still runs or ran."""
         if None not in (notice.topic_id, self.topic_id) and notice.topic_id != self.topic_id:
             return
         if notice.kind is NoticeKind.FINISHED:
@@ -253,7 +254,7 @@ class Assignment:
             if not metadata.is_open:
                 self.doubt = self._outcomes_since.late_ms = None
             self._outcomes_since.former_ms = metadata.outcomes_since_ms
-        # It was made after the one that was read on assignment: what that one called running had not died.
+        # The notice is newer than the commit read on assignment: the running offsets named there had no crash.
         for offset in tuple(self._presumed):
             self._acquit(offset)
         for offset, crashes in metadata.waiting + metadata.handed_over:
@@ -262,8 +263,9 @@ class Assignment:
         self._expect([offset for offset, _ in metadata.handed_over], now)
 
     def _is_overruled(self, said_since_ms: int | None) -> bool:
-        """Whether a later owner than the one that says something has committed since: what became of the partition
-        there is not known to the earlier one."""
+        """Whether a later owner has committed since the notice's owner: the earlier one does not know the partition's
+        later state.
+        """
         former_since_ms = self._former_since_ms
         if said_since_ms is None:
             return False
@@ -274,11 +276,11 @@ class Assignment:
         return False
 
     def _expect(self, offsets: Iterable[int], now: float) -> None:
-        """Withholds these too: a former owner said that it runs them."""
+        """Withholds offsets that a former owner's notice names as running."""
         for offset in offsets:
             if offset in self._handed_over or self.is_finished(offset):
                 continue
-            # It runs there: whoever ran it at the last commit did not die.
+            # It runs there, so the worker that ran it at the last commit did not die.
             self._acquit(offset)
             self._handed_over[offset] = self._crashes.pop(offset, 0)
             self._leases[offset] = now + LEASE_SECONDS
@@ -294,15 +296,15 @@ class Assignment:
             self._crashes[offset] = crashes
 
     def lease_due(self, now: float) -> float | None:
-        """The end of a lease that is over by the clock, the latest of them; None when none is."""
+        """The latest end of a lease that is over by the clock; None if there is none."""
         ends = (self._leases[offset] for offset in self._handed_over)
         return max((end for end in ends if end <= now), default=None)
 
     def end_leases(self, now: float, *, read_until: float = math.inf) -> bool:
-        """Whether a lease has just ended: that former owner is silent, so what it ran counts as one more crash.
+        """Ends a lease that is over. Returns whether one ended: the former owner is silent, and what it ran counts one
+        more crash.
 
-        Silence counts only while one can hear: what was said until the lease's end must have been heard, but for
-        `UNREAD_SECONDS_MAX`.
+        Silence counts only if all notices up to the lease's end were received, or after `UNREAD_SECONDS_MAX`.
         """
         ended = [
             offset
@@ -312,12 +314,12 @@ class Assignment:
         ]
         for offset in ended:
             crashes = self._handed_over.pop(offset)
-            # A suspect that was handed over need not have been alone to the end.
+            # A suspect that was handed over need not have been alone until the end.
             self._note_crashes(offset, max(crashes, min(crashes + 1, SUSPECT_CRASHES)))
         return bool(ended)
 
     def is_finished(self, offset: int) -> bool:
-        """Whether an offset's outcome is durable, wherever it was run."""
+        """Whether an offset's outcome is durable, whichever worker ran it."""
         position = self.offsets.position()
         return self.offsets.is_finished(offset) or (position is not None and offset < position)
 
@@ -326,7 +328,7 @@ class Assignment:
         return offset in self._handed_over or (self.doubt is not None and self.doubt.withholds(offset))
 
     def begin_doubt(self, now_ms: int, *, is_without_commit: bool = False) -> None:
-        """Whoever ran this partition, or what is left of it, has died: some of it may have its outcome."""
+        """Begins a doubt: the partition's owner has died, and some requests may have their outcome."""
         self.doubt = Doubt(
             since_ms=self._outcomes_since.former_ms, began_ms=now_ms, is_without_commit=is_without_commit
         )
@@ -340,7 +342,7 @@ class Assignment:
         return self._commit(self.claims.running(), now_ms, handing_over=False)
 
     def close(self, now_ms: int | None = None) -> tuple[tuple[int, ...], tuple[int, str] | None]:
-        """Gives the partition up: nothing of it starts any more. Returns what still runs, and the last commit."""
+        """Releases the partition: nothing of it starts any more. Returns the running offsets and the last commit."""
         running = self.claims.close()
         return running, self._commit(running, now_ms, handing_over=True)
 
@@ -358,10 +360,10 @@ class Assignment:
             if self.is_finished(offset):
                 continue
             count = elsewhere.get(offset, crashes.get(offset, 0))
-            # Running, a suspect is convicted if this worker dies: only one that is alone may be said to run, and not
-            # one that is claimed for its outcome.
+            # A running suspect is convicted if this worker dies. So only one that is alone is named as running, and not
+            # one that is claimed only to report its outcome.
             if handing_over or count < SUSPECT_CRASHES or offset == self.claims.alone:
-                # One that was handed over may run here all the same: it started before its former owner was heard.
+                # One that was handed over may run here too: it started before its former owner's notice was received.
                 elsewhere.pop(offset, None)
                 executing.append((offset, count))
         here = {offset for offset, _ in executing}
@@ -390,11 +392,11 @@ class Assignment:
         if doubt is None or doubt.below is None or doubt.has_waiting or next_offset is None:
             return
         if next_offset >= doubt.below:
-            self.doubt = None  # what of it has not ended had no outcome
+            self.doubt = None  # its unfinished requests had no outcome
 
 
 def _later(now_ms: int | None, former_since_ms: int | None) -> int | None:
-    """When an owner was given a partition, as it says it itself: clocks may differ, and it comes after the former."""
+    """When an owner received a partition, by its own clock. Clocks may differ, and it comes after the former owner."""
     if former_since_ms is None:
         return now_ms
     return max(now_ms or 0, former_since_ms + 1)

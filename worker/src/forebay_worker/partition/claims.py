@@ -1,6 +1,6 @@
-"""Which offsets of one assignment are being executed, and what the group's last commit says of them.
+"""The offsets of one assignment that are being executed, and which of them the group's last commit names.
 
-Pure but for a lock. The consumer's thread and the event loop share it; it is the only thing that both change.
+Pure but for a lock. The consumer's thread and the event loop share it; nothing else is changed by both.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ANY_OFFSET = 1 << 63
 class Claims:
     """After `close` no claim succeeds, and what `close` returned is all that runs.
 
-    ``careful_below``: the last owner died, and may have started any offset below this one without a commit that says
-    so. A start of these waits until a commit that names it as running is acknowledged: a request that kills its worker
-    at once leaves no other trace. ``is_announced``: a commit of this owner was acknowledged, so that the next owner can
-    tell that the partition was not let go of. ``alone``: the suspect that runs alone in this worker.
-    ``may_say_alone``: a commit that names it so may be the group's last. ``is_urgent``: somebody waits for a commit.
+    ``careful_below``: the last owner died, and may have started any offset below this one without naming it in a
+    commit. Such an offset starts only after a commit that names it as running is acknowledged, since a request that
+    kills its worker at once leaves no other trace. ``is_announced``: a commit of this owner was acknowledged, so the
+    next owner can tell that this one died. ``alone``: the suspect that runs alone in this worker. ``may_say_alone``: a
+    commit that names it so may be the group's last. ``is_urgent``: a start waits for a commit.
     """
 
     __slots__ = (
@@ -52,16 +52,16 @@ class Claims:
         return self._open
 
     def claim(self, offset: int) -> bool:
-        """Asks for the right to execute; False when the partition was given up."""
+        """Claims an offset for execution; False if the partition was released."""
         with self._lock:
             if self._open:
                 self._running.add(offset)
                 if self._named:
-                    self._named -= {offset}  # an earlier execution's
+                    self._named -= {offset}  # from an earlier execution
             return self._open
 
     def release(self, offset: int) -> None:
-        """Execution ended, by an outcome or by going back to its lane."""
+        """Releases a claim: the execution ended with an outcome, or the request went back to its lane."""
         with self._lock:
             self._running.discard(offset)
 
@@ -71,12 +71,12 @@ class Claims:
             return tuple(sorted(self._running))
 
     def close(self) -> tuple[int, ...]:
-        """Lets no further offset be claimed; returns those being executed."""
+        """Closes the claims: no further offset can be claimed. Returns those being executed."""
         with self._lock:
             self._open = False
             return tuple(sorted(self._running))
 
-    # What the group knows.
+    # The group's knowledge.
 
     def must_be_named(self, offset: int) -> bool:
         """Whether a claimed offset may start only when the group's last commit names it as running."""
@@ -87,16 +87,16 @@ class Claims:
         return offset in self._named
 
     def name(self, offsets: Iterable[int]) -> None:
-        """The group's last commit names these as running, and no others."""
+        """Notes that the group's last commit names exactly these offsets as running."""
         with self._lock:
             self._named = frozenset(offsets)
 
     def try_alone(self, offset: int) -> None:
-        """From the next commit on a claimed suspect counts as the only request that runs in this worker."""
+        """Marks a claimed suspect as the only running request, from the next commit on."""
         self.alone = offset
         self.is_urgent = True
 
     def end_alone(self) -> None:
-        """From the next commit on no request counts as such."""
+        """Ends that mark, from the next commit on."""
         self.alone = None
         self.is_urgent = True

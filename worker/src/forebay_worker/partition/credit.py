@@ -1,5 +1,6 @@
-"""Credit: how many records and bytes an intake may hand to dispatch. The two sides are different threads, so each has
-numbers of its own and only reads the other's."""
+"""Credit: how many records and bytes an intake may hand to dispatch. The two sides are different threads: each writes
+its own numbers and only reads the other's.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +39,12 @@ class Credit:
     # Dispatch's side.
 
     def received(self, records: int, size_bytes: int) -> None:
-        """Records that were handed over have arrived."""
+        """Notes that handed-over records have arrived."""
         self._received_records += records
         self._received_bytes += size_bytes
 
     def allow(self, room_records: int, room_bytes: int, *, capacity_records: int, capacity_bytes: int) -> None:
-        """Lets the intake hand over so much more than has arrived; never takes back what was allowed."""
+        """Allows the intake to hand over this much beyond what has arrived. Never withdraws an earlier allowance."""
         self.capacity_records, self.capacity_bytes = capacity_records, capacity_bytes
         records, size_bytes = self._received_records + room_records, self._received_bytes + room_bytes
         if records > self._allowed_records or size_bytes > self._allowed_bytes:
@@ -64,7 +65,7 @@ class Credit:
         return self.room_records >= self.capacity_records // 2 and self._room_bytes >= self.capacity_bytes // 2
 
     def spend(self, records: int, size_bytes: int) -> None:
-        """Records are being handed over."""
+        """Counts records that are being handed over."""
         self._handed_records += records
         self._handed_bytes += size_bytes
 

@@ -1,5 +1,6 @@
-"""Which requests of a partition may have their outcome already: its last owner died before it could commit that.
-Pure; the consumer's thread owns it."""
+"""Requests of a partition that may have their outcome already: its last owner died before it could commit them. Pure;
+the consumer's thread owns it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from typing import Protocol
 
 
 class Look(Protocol):
-    """A look through the results topic, which another thread takes."""
+    """A scan of the results topic, run by another thread."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has reached the end that the topic had when it was asked for, or was given up."""
+        """Whether the scan reached the topic's end as of the request for it, or was given up."""
         ...
 
     def has(self, request_id: str, replay_count: int) -> bool:
-        """Whether an outcome of that request was seen."""
+        """Whether the scan found an outcome of that request."""
         ...
 
 
@@ -24,12 +25,13 @@ KEPT_SECONDS = 60.0
 
 
 class Doubt:
-    """Of one assignment. A request waits until the look is over; what it saw is not run again.
+    """The doubt of one assignment. A request waits until the scan is over; one whose outcome was found does not run
+    again.
 
-    ``since_ms``: nothing in doubt has an outcome from before; None for unknown. ``began_ms``: what was enqueued later
-    is in no doubt. Both are epoch milliseconds on the brokers' clock. ``below``: nor is what lies at this offset or
-    behind it, if that is known. ``look_from_ms``: from when on ``look`` sees outcomes. ``used_at``: monotonic seconds.
-    ``is_without_commit``: no owner ever committed, or the brokers have deleted what it did; said once in the log.
+    ``since_ms``: no request in doubt has an earlier outcome; None if unknown. ``began_ms``: requests enqueued later are
+    not in doubt. Both are epoch milliseconds on the brokers' clock. ``below``: offsets from here on are not in doubt,
+    if known. ``look_from_ms``: where ``look`` begins. ``used_at``: monotonic seconds. ``is_without_commit``: no owner
+    ever committed, or the brokers deleted its commit; logged once.
     """
 
     __slots__ = (
@@ -54,26 +56,26 @@ class Doubt:
         self._waiting: set[int] = set()
 
     def forget_unused(self, now: float) -> None:
-        """Lets go of what was seen when nobody has asked for it for a while."""
+        """Frees the outcomes found by the scan when they have not been used for a while."""
         if self.look is not None and self.look.is_over and not self._waiting and now - self.used_at > KEPT_SECONDS:
             self.look = None
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a received offset has not been judged yet."""
+        """Whether a received offset is not judged yet."""
         return bool(self._waiting)
 
     def wait(self, offset: int) -> None:
-        """A received offset is to be judged later."""
+        """Notes that a received offset is to be judged later."""
         self._waiting.add(offset)
 
     def judged(self, offset: int) -> None:
-        """It waits no longer."""
+        """Notes that an offset was judged."""
         self._waiting.discard(offset)
 
     @property
     def is_looking(self) -> bool:
-        """Whether requests wait for the look."""
+        """Whether requests wait for the scan."""
         return bool(self._waiting) and not (self.look is not None and self.look.is_over)
 
     def withholds(self, offset: int) -> bool:

@@ -1,4 +1,4 @@
-"""What was heard on the coordination topic, kept for partitions that are assigned a little later. Pure."""
+"""Recent notices of the coordination topic, kept for partitions that are assigned a little later. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_SECONDS = 60.0
 
 
 class RecentNotices:
-    """Notices of the last minute, in the order in which they were heard. Times are monotonic seconds."""
+    """Notices of the last minute, in the order received. Times are monotonic seconds."""
 
     __slots__ = ("_notices",)
 
@@ -22,16 +22,16 @@ class RecentNotices:
         self._notices: deque[tuple[float, float, Notice]] = deque(maxlen=bounds.notices_max)
 
     def receive(self, notice: Notice, now: float, *, age_seconds: float = 0.0) -> None:
-        """Keeps a notice. ``age_seconds``: how long before that it was said."""
+        """Keeps a notice. ``age_seconds``: its age when received."""
         while self._notices and self._notices[0][0] < now - KEPT_SECONDS:
             self._notices.popleft()
         self._notices.append((now, now - age_seconds, notice))
 
     def apply_to(self, assignment: Assignment, now: float) -> None:
-        """Tells a new assignment all that concerns it.
+        """Applies to a new assignment the notices about it.
 
-        What a worker said to run, and said afterwards to have ended, is left out: whoever took the request over from
-        there may have died while running it, and would be acquitted.
+        Leaves out offsets that a worker named as running and later as ended. The next owner of such a request may have
+        died while it ran it, and the old notice would hide that crash.
         """
         ended: set[tuple[str, int]] = set()
         concerning: list[Notice] = []

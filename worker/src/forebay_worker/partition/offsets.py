@@ -38,7 +38,7 @@ class PartitionOffsets:
         return len(self._pending)
 
     def receive(self, offset: int) -> bool:
-        """Notes that a record arrived. False: it is known already, or was finished before; do not run it."""
+        """Notes a received record. False: it is known or finished already; do not run it."""
         if self._next is not None and offset != self._next:
             if offset < self._next:
                 return False
@@ -51,15 +51,16 @@ class PartitionOffsets:
         return True
 
     def end_at(self, offset: int) -> None:
-        """Notes that the partition was read up to this offset: what has not arrived below does not exist."""
+        """Notes that the partition was read up to this offset: missing offsets below do not exist."""
         if self._next is None or offset > self._next:
             if self._next is not None:
                 self._pass_gap(self._next, offset)
             self._next = offset
 
     def _pass_gap(self, first: int, end: int) -> None:
-        """Offsets without a record, beyond one that is unfinished, are named as finished: whoever reads the commit
-        would take them for records that wait."""
+        """Names offsets without a record, beyond an unfinished one, as finished. A reader of the commit would otherwise
+        take them for waiting records.
+        """
         if self._pending and end - first <= GAP_OFFSETS_MAX:
             self._finished.update(range(first, end))
 
@@ -72,7 +73,7 @@ class PartitionOffsets:
         self._advance()
 
     def begin_at(self, offset: int) -> None:
-        """Notes where the log begins, which is the offset to read next if nothing was known before."""
+        """Notes where the log begins: the next offset to read if none was known."""
         if self._next is None:
             self._next = offset
 
@@ -91,7 +92,7 @@ class PartitionOffsets:
             finished.remove(pending.popleft())
 
     def position(self) -> int | None:
-        """The lowest unfinished offset, which is what to commit; None when nothing is known yet."""
+        """The lowest unfinished offset, which is the one to commit; None if nothing is known yet."""
         return self._pending[0] if self._pending else self._next
 
     def is_finished(self, offset: int) -> bool:
@@ -102,6 +103,6 @@ class PartitionOffsets:
         """The runs ``(first, length)`` of finished offsets at or above `position`."""
         position = self.position()
         if position is not None and self._finished:
-            # Offsets finished ahead that compaction took away never arrive: nobody else would remove them.
+            # Offsets finished ahead may be removed by compaction and never arrive; nothing else would drop them here.
             self._finished = {offset for offset in self._finished if offset >= position}
         return runs_of(sorted(self._finished))

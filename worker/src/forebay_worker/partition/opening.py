@@ -1,4 +1,4 @@
-"""The barrier: a partition is read once all is known that its former owner may have published of it. Pure."""
+"""The barrier: a partition is read once all notices that its former owner may have published were received. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ IDENTIFY_SECONDS_MAX = 3.0
 
 
 def may_open(*, assigned_at: float, now: float, read_until: float, read_at: float, known_until: float) -> bool:
-    """``read_until``: up to when all notices were read; ``read_at``: when the last of those that are waited for was;
-    ``known_until``: up to when topics' ids are known. Monotonic seconds."""
+    """``read_until``: all notices up to here were read. ``read_at``: when the last of the awaited ones was read.
+    ``known_until``: topic ids are known up to here. Monotonic seconds.
+    """
     waited = now - assigned_at
-    # While it is read, what there is of it is waited for: after a flood of cancels there is much.
+    # While records arrive, their end is waited for: after many cancels the backlog is long.
     overdue = waited > READ_SECONDS_MAX and (now - read_at > READ_SECONDS_MAX or waited > FLOOD_SECONDS_MAX)
     identified = known_until >= assigned_at or waited > IDENTIFY_SECONDS_MAX
     return (read_until >= assigned_at and identified) or overdue

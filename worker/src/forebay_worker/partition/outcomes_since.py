@@ -1,4 +1,4 @@
-"""From when on a partition may have outcomes that its group's commits do not tell of. Pure; epoch milliseconds."""
+"""The time from which a partition may have outcomes that its group's commits do not name. Pure; epoch milliseconds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ was cut off lives on, and delivers what it had when it is back. Commits go on te
 
 
 class OutcomesSince:
-    """``former_ms``: as a former owner's commit has it. ``late_ms``: when this owner last looked for a former one's
-    outcomes, which may still come after that; None for never."""
+    """``former_ms``: from a former owner's commit. ``late_ms``: when this owner last looked for a former owner's
+    outcomes, which may still arrive later; None for never.
+    """
 
     __slots__ = ("_said", "former_ms", "late_ms")
 
@@ -21,10 +22,10 @@ class OutcomesSince:
         self._said: tuple[int, CommitMetadata, int | None] | None = None
 
     def of(self, position: int, metadata: CommitMetadata, now_ms: int | None, *, is_unsettled: bool) -> int | None:
-        """What a commit is to say: now, unless a former owner left some. A commit that says the same as the one before
-        keeps its time, or there would be one each time.
+        """The time for a commit: now, unless a former owner left unnamed outcomes. An unchanged commit keeps its time,
+        so that no commit is sent for the time alone.
 
-        ``is_unsettled``: what a former owner ran is not known to have ended.
+        ``is_unsettled``: a former owner's requests are not known to have ended.
         """
         if now_ms is None:
             return None
@@ -38,7 +39,7 @@ class OutcomesSince:
         return now_ms
 
     def late(self, now_ms: int | None) -> int | None:
-        """From when on outcomes of a former owner may have come after they were looked for; None when none can."""
+        """The time from which a former owner's outcomes may have come after the search for them; None if none can."""
         if self.late_ms is not None and now_ms is not None and now_ms > self.late_ms + LATE_SECONDS * 1000:
             self.late_ms = None
         return self.late_ms

@@ -1,4 +1,4 @@
-"""What an intake reads: topics, each of a tier, and the credit that bounds what it hands on. Pure."""
+"""The topics that an intake reads, each of a tier, and the credit that bounds what it hands on. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forebay_worker.partition.credit import Credit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What an intake must know of a topic. ``retry_delay_seconds`` is 0 for a topic of requests."""
+    """A topic that an intake reads. ``retry_delay_seconds`` is 0 for a topic of requests."""
 
     topic: str
     tier: Tier
