@@ -14,7 +14,7 @@ from forebay_schemas.contract.control import Control, ControlAction, control_key
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
 
-SKIPPED = "coordination not heard in time"
+SKIPPED = "coordination not read in time"
 """The worker's log event for a partition that it opens while the coordination topic is not read to its end."""
 
 _LOOK_SECONDS = 0.05

@@ -85,7 +85,7 @@ def test_a_transaction_on_the_control_topic_keeps_no_partition_closed(
         worker = new_worker(pool, handler=HANDLER)
         pool.result("first")
     # Ten seconds would have gone by before it was said, and the request's start with it.
-    assert "coordination not heard in time" not in {event["event"] for event in worker.events()}
+    assert "coordination not read in time" not in {event["event"] for event in worker.events()}
 
 
 def test_markers_and_aborted_records_are_no_backlog_for_anybody(

@@ -83,7 +83,7 @@ def test_however_many_cancels_lie_there_a_worker_reads_them_all_before_it_starts
     found = pool.results(["gone", "runs"])
     assert {name: result.status for name, result in found.items()} == {"gone": "cancelled", "runs": "completed"}
     assert gate.starts().keys() == {"runs"}
-    assert not worker.logged("coordination not heard in time")
+    assert not worker.logged("coordination not read in time")
     assert worker.status()["controls_remembered"] == CONTROLS_MAX
 
 

@@ -64,7 +64,7 @@ class Cluster:
         except KafkaException as error:
             # A controller or a coordinator is away; the other brokers answer, so there is work to do. A missing
             # permission is reported when a request is denied.
-            log.warning("the brokers do not say what is allowed", error=error.args[0].str())
+            log.warning("permissions could not be read from the brokers", error=error.args[0].str())
             lacking = []
         if lacking:
             raise denied_error(*lacking, principal=self._principal, doing="starting")

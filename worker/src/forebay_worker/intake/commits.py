@@ -198,4 +198,4 @@ class Commits:
             self.denied = why
         # Expected during a rebalance.
         say = log.debug if error.code() in _REBALANCING else log.warning
-        say("commit failed; it is made again", intake=self._name, partition=key, error=why)
+        say("commit failed; retrying", intake=self._name, partition=key, error=why)

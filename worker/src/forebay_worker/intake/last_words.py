@@ -74,5 +74,5 @@ def publish_last_words(
         if over.running
     ]
     if notices and not peers.publish(notices):
-        log.error("hand-over not told; requests may run again", partitions=sorted(last), refused=sorted(refused))
+        log.error("hand-over not published; requests may run again", partitions=sorted(last), refused=sorted(refused))
     return True

@@ -255,7 +255,7 @@ class Ownership:
                 self._made_anew.compare_all()
                 if read_until < assignment.assigned_at:
                     log.warning(
-                        "coordination not heard in time", topic=assignment.topic, partition=assignment.partition
+                        "coordination not read in time", topic=assignment.topic, partition=assignment.partition
                     )
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
@@ -355,7 +355,7 @@ class Ownership:
             log.warning("partitions lost", intake=self._name, partitions=_named(partitions))
             self._revoke([(partition.topic, partition.partition) for partition in partitions], lost=True)
         except Exception as error:  # an exception here would lose fetched records
-            log.error("giving up lost partitions failed", intake=self._name, error=str(error), exc_info=error)
+            log.error("releasing lost partitions failed", intake=self._name, error=str(error), exc_info=error)
 
     def _revoke(self, keys: list[PartitionKey], *, lost: bool) -> None:
         """Releases partitions: nothing of them starts any more, and nothing is committed for them afterwards.

@@ -51,4 +51,4 @@ class Seeks:
             except KafkaException as error:
                 # During a rebalance the client has not begun to read its new partitions.
                 self._again_at = now + AGAIN_SECONDS
-                log.warning("seek failed; it is made again", topic=key[0], partition=key[1], error=str(error))
+                log.warning("seek failed; retrying", topic=key[0], partition=key[1], error=str(error))

@@ -18,7 +18,7 @@ from forebay_worker.request.work import Work
 from forebay_worker.signals.readings import EngineReading, GpuReading
 
 CHANGES_KEPT = 20
-AS_OTHERS = "the workers that share the backend find it so together"
+AS_OTHERS = "agreed among the workers that share the backend"
 MIX_ALPHA = 0.1
 """What requests are like now is learnt of the last ten or twenty."""
 
