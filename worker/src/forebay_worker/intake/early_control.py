@@ -164,7 +164,9 @@ class EarlyControl:
         if not work.is_read:
             return None  # its schema is not known yet
         if work.request_id != request_id:
-            log.warning("another request is at that offset", request_id=request_id, topic=key[0], partition=key[1], at=offset)
+            log.warning(
+                "another request is at that offset", request_id=request_id, topic=key[0], partition=key[1], at=offset
+            )
             return None
         if fetched.begins_at is not None:
             assignment.offsets.begin_at(fetched.begins_at)

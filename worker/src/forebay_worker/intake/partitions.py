@@ -254,9 +254,7 @@ class Ownership:
                 assignment.claims.is_urgent = True  # its first commit, for which starts wait
                 self._made_anew.compare_all()
                 if read_until < assignment.assigned_at:
-                    log.warning(
-                        "coordination not read in time", topic=assignment.topic, partition=assignment.partition
-                    )
+                    log.warning("coordination not read in time", topic=assignment.topic, partition=assignment.partition)
 
     def _on_assign(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         if self._is_closing:

@@ -1,4 +1,4 @@
-"""How many requests may be in flight: the gate, the model of the engine, predictions, and how true they came.
+"""How many requests may be in flight: the gate, the model of the engine, predictions and their accuracy.
 
 Pure. May import request and signals' readings. The event loop.
 """

@@ -1,4 +1,4 @@
-"""How accurate predictions were: of each tier's last answers, predicted against actual seconds and tokens. Pure."""
+"""Accuracy of predictions: predicted against actual seconds and tokens of each tier's last answers. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ERROR_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """``actual_over_predicted``: of the sums over the last ``answers``; ``error_p90``: what nine tenths of the errors,
-    over or under, do not exceed, in the unit of what was predicted."""
+    """``actual_over_predicted``: ratio of the sums over the last ``answers``. ``error_p90``: nine tenths of the errors,
+    in either direction, are at most this, in the unit of the prediction.
+    """
 
     answers: int
     actual_over_predicted: float
@@ -29,26 +30,28 @@ class Estimates:
         self._output_tokens: dict[Tier, deque[tuple[float, float]]] = _kept()
 
     def served(self, tier: Tier, *, predicted_seconds: float, actual_seconds: float) -> None:
-        """An answer came. Nothing counts that was not predicted."""
+        """Notes an answer. Requests without a prediction do not count."""
         if predicted_seconds:
             self._service_seconds[tier].append((predicted_seconds, actual_seconds))
 
     def put_out(self, tier: Tier, *, predicted_tokens: int, actual_tokens: int) -> None:
-        """The backend told how many tokens an answer has."""
+        """Notes the number of tokens that the backend reports for an answer."""
         if predicted_tokens:
             self._output_tokens[tier].append((predicted_tokens, actual_tokens))
 
     def service_seconds(self, tier: Tier) -> Accuracy | None:
-        """How well the seconds of executions were predicted; None before the first answer."""
+        """Accuracy of predicted execution seconds; None before the first answer."""
         return _accuracy(self._service_seconds[tier])
 
     def error_ratio(self, tier: Tier) -> float | None:
-        """By how much of its length an execution's prediction was off, either way: the mean; None before the first."""
+        """Mean error of an execution's prediction, in either direction, as a share of its length; None before the
+        first.
+        """
         errors = [abs(predicted - actual) / actual for predicted, actual in self._service_seconds[tier] if actual > 0]
         return sum(errors) / len(errors) if errors else None
 
     def output_tokens(self, tier: Tier) -> Accuracy | None:
-        """How well the tokens of answers were predicted; None before the first one that has a count."""
+        """Accuracy of predicted answer tokens; None before the first answer with a count."""
         return _accuracy(self._output_tokens[tier])
 
 

@@ -1,4 +1,4 @@
-"""External load: requests of nobody known that the engine has, by its own metrics. Pure."""
+"""External load: requests at the engine from clients other than the workers, by its own metrics. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ OTHERS_ALPHA = 0.3
 
 
 class ExternalLoad:
-    """``requests``: on the average of the last readings; 0 when the engine does not say.
+    """``requests``: mean of the last readings; 0 if the engine reports none.
 
-    Only what is above all that the workers lately had in flight counts, so it is rather too small.
+    Only requests above the workers' recent maximum in flight count, so the figure is rather too low.
     """
 
     def __init__(self) -> None:
@@ -17,16 +17,17 @@ class ExternalLoad:
         self._most = self._most_before = 0
 
     def note_in_flight(self, in_flight: int) -> None:
-        """What all workers together have in flight has changed."""
+        """Notes a change of the number that all workers together have in flight."""
         self._most = max(self._most, in_flight)
 
     def read(self, engine_requests: float | None, *, is_new: bool, in_flight: int) -> None:
-        """``engine_requests``: running and waiting, as the engine's last reading has them; ``is_new``: it was not seen
-        before. ``in_flight``: of all workers now."""
+        """``engine_requests``: running and waiting, from the engine's last reading. ``is_new``: the reading was not
+        seen before. ``in_flight``: of all workers now.
+        """
         if engine_requests is None:
             self.requests = 0.0
         elif is_new:
-            # A reading may be so old that it saw what the workers had in flight a second or two ago.
+            # A reading may show the engine as of a second or two ago.
             seen = max(0.0, engine_requests - max(self._most, self._most_before))
             self.requests += OTHERS_ALPHA * (seen - self.requests)
         self._most_before, self._most = self._most, in_flight

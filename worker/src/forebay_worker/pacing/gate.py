@@ -1,6 +1,6 @@
 """The gate of one backend: whether one more request may start, by number, tokens and memory, and why not. Pure.
 
-The policy finds how many requests; the gate keeps account of the tokens that those in flight still ask of the backend.
+The policy finds the number of requests. The gate counts the tokens that those in flight still need.
 """
 
 from __future__ import annotations
@@ -47,18 +47,19 @@ OTHERS_BUSY_MIN = 1.0
 
 
 class Gate:
-    """Asked before each start, told of each start and end. Times are monotonic seconds.
+    """Asked before each start, and updated at each start and end. Times are monotonic seconds.
 
-    ``prefill_seconds_max``: how much prefill may wait in the backend; what waits there can no longer be put in order.
+    ``prefill_seconds_max``: the most prefill that may wait in the backend, where its order can no longer be changed.
     None: only the number of requests counts, no tokens.
 
-    ``memory_bytes_max``: what all in flight may take of this worker's memory; None: no bound. The next request, however
-    large, starts once there is room at all: so each has its turn, and the bound is passed by one request at most.
+    ``memory_bytes_max``: the most of this worker's memory that requests in flight may take; None: no bound. The next
+    request, however large, starts once there is any room. So each has its turn, and one request at most exceeds the
+    bound.
 
-    The limit is the whole backend's. Where several workers share it, `shares` tells of this one's share and of the
-    others. There may be external load too: what the engine's own metrics count beyond all workers' requests. Then the
-    workers' part of the knee is what that leaves, or the workers' share of all that is in flight or could be, whichever
-    is more.
+    The limit is the whole backend's. Where several workers share it, `shares` holds this worker's share and the
+    others'. The engine's own metrics may also show external load: requests of no worker. Then the workers' part of the
+    knee is the larger of two: the knee less the external load, or the workers' share of all requests in flight or
+    allowed.
     """
 
     def __init__(
@@ -97,46 +98,49 @@ class Gate:
 
     @property
     def kv_tokens(self) -> float | None:
-        """How many tokens the backend's KV cache seems to hold; None until its metrics told."""
+        """Estimated size of the backend's KV cache in tokens; None until its metrics are known."""
         return self._kv_cache.tokens
 
     @property
     def limit_requests(self) -> int:
-        """For all workers that share the backend together."""
+        """The limit for all workers on the backend together."""
         return self.policy.limit_requests
 
     @property
     def share_requests(self) -> int:
-        """What this worker may have in flight itself."""
+        """The number of requests that this worker may have in flight."""
         limit = self.policy.limit_requests
         return limit if self._share is None or self._share > limit else self._share
 
     @property
     def others_requests(self) -> float:
-        """What the backend has in flight of others: of workers, and external load."""
+        """Requests in flight at the backend from others: workers, and external load."""
         return self.others.in_flight + self._external.requests
 
     def shares(
         self, *, share_requests: int, others: Others, common_limit: float | None, silent_seconds: float | None
     ) -> None:
-        """How the backend is shared now. ``silent_seconds``: how long this worker has not heard itself, if for that it
-        has no share."""
+        """Current sharing of the backend. ``silent_seconds``: how long this worker has not received its own records, if
+        it has no share for that reason.
+        """
         self._share, self.others, self.common_limit = share_requests, others, common_limit
         self._external.note_in_flight(self._in_flight + others.in_flight)
         self._silent_seconds = silent_seconds
 
     @property
     def is_slow_by_load(self) -> bool:
-        """Whether an output token takes longer than the policy aims at, and would take notably less with fewer requests
-        in flight: a step that is slow by itself is no reason to leave the engine empty."""
+        """Whether an output token takes longer than the policy's target, and would take notably less with fewer
+        requests in flight. A step that is slow by itself is no reason to leave the engine empty.
+        """
         target, seconds = self.policy.token_seconds_target, self.model.token_seconds
         if target is None or seconds is None or seconds <= target:
             return False
         return self._in_flight + self.others.in_flight >= LOADED_KNEE_SHARE * self.knee_requests
 
     def prefill_tokens(self, now: float) -> float:
-        """Prompt tokens of this worker that wait for their prefill in the backend, as far as the fitted pace and the
-        answers tell. Of the prompts that the backend takes in, others have their part."""
+        """This worker's prompt tokens that wait for prefill in the backend, estimated from the fitted pace and the
+        answers. Other workers' prompts have their part of the backend's prefill.
+        """
         pace = self._prefill_token_seconds
         own = self._prefill_tokens
         if own:
@@ -146,19 +150,20 @@ class Gate:
         return self._prefill_tokens
 
     def prefill_tokens_of_all(self, now: float) -> float:
-        """The same with those of other workers: what a new prompt waits for."""
+        """The same with the prompts of other workers: the wait of a new prompt."""
         own = self.prefill_tokens(now)
         pace = self._prefill_token_seconds
         return own + self._prefill_tokens_of_others(pace)
 
     @property
     def _prefill_token_seconds(self) -> float:
-        """What a prompt token takes now that waits in the backend."""
+        """Present prefill time of a prompt token that waits in the backend."""
         return self.model.prefill_token_seconds(self._in_flight + self.others_requests)
 
     def _prefill_tokens_of_others(self, pace: float) -> float:
-        """A guess: as many for each of their requests as for each of ours; but they hold back too, so no more than a
-        prompt and what may wait before it."""
+        """A guess: as many for each of their requests as for each of ours. But they hold back too, so at most one
+        prompt and what may wait before it.
+        """
         if not self.others_requests or not self._in_flight:
             return 0.0
         most = self._prompt_tokens_mean
@@ -167,9 +172,10 @@ class Gate:
         return min(most, self._prefill_tokens * self.others_requests / self._in_flight)
 
     def blocked_by(self, now: float, in_flight: int, memory_bytes: int) -> Limitation | None:
-        """Why no request may start now. It does not ask which: one that is large passes once there is room at all.
+        """Why no request may start now. Does not depend on the request: a large one passes once there is any room.
 
-        ``memory_bytes``: what those in flight take, by `request.memory`."""
+        ``memory_bytes``: memory of those in flight, by `request.memory`.
+        """
         share = self.share_requests
         if in_flight >= share:
             if self._silent_seconds is not None:
@@ -184,22 +190,23 @@ class Gate:
         if waiting_seconds >= self._prefill_seconds_max:
             return Limitation("prefill_seconds", round(waiting_seconds, 3), self._prefill_seconds_max)
         if self.kv_tokens is not None:
-            # Tokens of others are like ours, for all that one knows.
+            # Others' tokens are assumed to be like ours.
             tokens, tokens_max = self.tokens_in_flight / self._own_part(in_flight), KV_SHARE_MAX * self.kv_tokens
             if tokens >= tokens_max:
                 return Limitation("kv_tokens", round(tokens), round(tokens_max))
         return None
 
     def memory_open_to_all(self, reserved: int) -> int | None:
-        """What mid and low may fill of the memory, beyond what they are guaranteed: the rest is kept for high as
-        ``reserved`` of the slots are. None: there is no bound."""
+        """The memory that mid and low may fill beyond their guaranteed shares. The rest is kept for high, in the
+        proportion of ``reserved`` to all slots. None: there is no bound.
+        """
         if self.memory_bytes_max is None:
             return None
         share = self.share_requests
         return self.memory_bytes_max * (share - reserved) // share if share else self.memory_bytes_max
 
     def service_seconds(self, work: Work, now: float) -> float:
-        """How long the request would take if it started now; 0 while nothing is known of the backend."""
+        """Expected duration of the request if it started now; 0 while the backend is unknown."""
         return self.model.seconds(
             prompt_tokens=work.prompt_tokens + self.prefill_tokens_of_all(now),
             output_tokens=work.output_tokens,
@@ -207,7 +214,7 @@ class Gate:
         )
 
     def service_seconds_min(self, work: Work, now: float) -> float:
-        """What it would take with luck: a request that misses its deadline even so is not worth trying."""
+        """Duration in a lucky case. A request that misses its deadline even so is not worth starting."""
         prompt_tokens = work.prompt_tokens + self.prefill_tokens_of_all(now)
         return LUCK * self.model.seconds(
             prompt_tokens=prompt_tokens,
@@ -216,7 +223,7 @@ class Gate:
         )
 
     def pace(self, now: float) -> Pace:
-        """What `service_seconds` goes by, for a look at many requests at once."""
+        """The parameters of `service_seconds`, to apply to many requests at once."""
         token_seconds = self.model.token_seconds
         if token_seconds is None:
             return Pace(0.0, 0.0, 0.0)
@@ -224,35 +231,35 @@ class Gate:
         return Pace(prompt_token_seconds * self.prefill_tokens_of_all(now), prompt_token_seconds, token_seconds)
 
     def pace_min(self, now: float) -> Pace:
-        """What `service_seconds_min` goes by, for a look at many requests at once."""
+        """The parameters of `service_seconds_min`, to apply to many requests at once."""
         pace = self.pace(now)
         return Pace(LUCK * pace.ahead_seconds, LUCK * pace.prompt_token_seconds, LUCK * pace.output_token_seconds)
 
     def full_cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
-        """As `cost_seconds`, of a backend that has all in flight that it may have, as it has while requests wait."""
+        """As `cost_seconds`, for a backend at its limit, as it is while requests wait."""
         model = self.model
         of_a_step = model.sequence_seconds + model.step_seconds / self.policy.limit_requests
         return model.prompt_token_seconds * prompt_tokens + of_a_step * output_tokens
 
     def prefill_seconds(self, now: float) -> float:
-        """How long the prompts that wait in the backend still take it."""
+        """Remaining prefill time of the prompts that wait in the backend."""
         return self.prefill_tokens_of_all(now) * self._prefill_token_seconds
 
     @property
     def knee_requests(self) -> float:
-        """The workers' part of the engine's knee (`ServiceModel.knee_requests`), for requests as they are lately."""
+        """The workers' part of the engine's knee (`ServiceModel.knee_requests`), for recent requests."""
         knee = self.model.knee_requests(prompt_tokens=self._prompt_tokens_mean, output_tokens=self._output_tokens_mean)
         external, workers = self._external.requests, max(self._in_flight + self.others.in_flight, self._wanted)
         return max(knee - external, knee * workers / (workers + external) if workers else 0.0)
 
     def cost_seconds(self, prompt_tokens: int, output_tokens: int) -> float:
-        """The time of the backend that a request takes up: its prefill, and its share of the steps it is decoded in."""
+        """Backend time that a request uses: its prefill, and its share of its decoding steps."""
         model = self.model
         of_a_step = model.sequence_seconds + model.step_seconds / (self._in_flight_mean + self.others_requests)
         return model.prompt_token_seconds * prompt_tokens + of_a_step * output_tokens
 
     def started(self, work: Work, now: float) -> None:
-        """A request was started."""
+        """Notes the start of a request."""
         prefilled_tokens = self._prompt_tokens_started - self.prefill_tokens(now)
         self._prefill_tokens += work.prompt_tokens
         self._prompt_tokens_started += work.prompt_tokens
@@ -271,7 +278,7 @@ class Gate:
         output_tokens: int | None,
         succeeded: bool,
     ) -> None:
-        """A request ended; ``in_flight`` counts it. Token counts are the backend's, None where it gave none."""
+        """Notes the end of a request; ``in_flight`` counts it. Token counts are the backend's, None if it gave none."""
         at_start = self._starts.pop(id(work), AtStart())
         self.tokens_in_flight -= work.prompt_tokens + work.output_tokens
         self._output_in_flight -= work.output_tokens
@@ -304,8 +311,9 @@ class Gate:
         )
 
     def _correct_prefill(self, at_start: AtStart, now: float, output_tokens: int) -> None:
-        """Backends prefill in order of arrival: when an answer is here, its prompt was taken in before its first token
-        was put out, and so were all before it. What came in since then cannot be more than the pace allows."""
+        """Backends prefill in order of arrival. An answer shows that its prompt, and all before it, were taken in
+        before its first token. Later prompts cannot be further than the pace allows.
+        """
         self.prefill_tokens(now)
         decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
         pace = self.model.prompt_token_seconds
@@ -318,7 +326,7 @@ class Gate:
         return (self._in_flight > 0 and self._busy_since <= since) or self.others_requests >= OTHERS_BUSY_MIN
 
     def _own_part(self, in_flight: int) -> float:
-        """Of the requests that the engine has, 0 to 1."""
+        """This worker's part of the engine's requests, 0 to 1."""
         return in_flight / (in_flight + self.others_requests) if in_flight else 0.0
 
     def _count(self, now: float, change: int) -> None:
@@ -330,12 +338,12 @@ class Gate:
         self._external.note_in_flight(self._in_flight + self.others.in_flight)
 
     def refused(self, now: float, now_ms: int) -> None:
-        """The backend refused a request as too much for it."""
+        """Notes that the backend refused a request because it is overloaded."""
         before = self.limit_requests
         self._note(before, self.policy.refused(now), now_ms)
 
     def cut_to(self, limit: float, now: float, now_ms: int) -> None:
-        """Another worker was made to cut the backend's limit to this."""
+        """Applies a cut of the backend's limit that another worker made."""
         before = self.limit_requests
         self._note(before, self.policy.cut_to(limit, now), now_ms)
 
@@ -351,9 +359,9 @@ class Gate:
         engine: EngineReading | None,
         gpu: GpuReading | None,
     ) -> None:
-        """Lets the policy decide; once a second. ``in_flight`` and ``waiting``: this worker's."""
+        """Lets the policy decide, once a second. ``in_flight`` and ``waiting``: this worker's."""
         others = self.others
-        # One that waits counts like one in flight, or workers held up by one long prompt would be left with no part.
+        # A waiting request counts like one in flight. Otherwise workers held up by a long prompt would have no part.
         self._wanted = min(self.limit_requests, in_flight + waiting + others.wanted)
         last = self._last_reading
         self._external.read(
@@ -361,7 +369,7 @@ class Gate:
             is_new=last is None or (engine is not None and engine.at > last.at),
             in_flight=self._in_flight + others.in_flight,
         )
-        # Those that are being answered have put out half of their tokens, on the average.
+        # A running answer has put out half of its tokens on average.
         self._kv_cache.learn(
             None if engine is None else engine.kv_used_share,
             tokens_in_flight=self.tokens_in_flight - self._output_in_flight / 2,

@@ -1,4 +1,4 @@
-"""How many tokens the backend's KV cache holds, learnt from how full it says it is. Pure."""
+"""Size of the backend's KV cache in tokens, learnt from its reported fill. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ KV_ALPHA = 0.1
 
 
 class KvCache:
-    """``tokens``: the estimate; None until the backend's metrics told."""
+    """``tokens``: the estimate; None until the backend has reported."""
 
     def __init__(self) -> None:
         self.tokens: float | None = None
 
     def learn(self, used_share: float | None, *, tokens_in_flight: float, own_part: float) -> None:
-        """``used_share``: as the engine reports it. ``tokens_in_flight``: what this worker has in the cache.
-        ``own_part``: its part of all that is there, 0 to 1."""
+        """``used_share``: as the engine reports it. ``tokens_in_flight``: this worker's tokens in the cache.
+        ``own_part``: their part of all tokens in the cache, 0 to 1.
+        """
         if used_share is None or used_share < KV_SHARE_TELLING or tokens_in_flight <= 0 or not own_part:
             return
         seen = tokens_in_flight / own_part / used_share

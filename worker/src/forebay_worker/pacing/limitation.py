@@ -1,4 +1,4 @@
-"""What a gate says: what limits it, what a request would take, how its limit changed. Pure."""
+"""A gate's answers: its present limitation, the pace of a request, a change of its limit. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Limitation(msgspec.Struct, frozen=True, gc=False):
-    """What keeps the next request from starting: a signal, and the threshold that it has reached."""
+    """The reason why the next request cannot start: a signal, and the threshold that it has reached."""
 
     signal: str
     value: float
@@ -16,8 +16,9 @@ class Limitation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pace(msgspec.Struct, frozen=True, gc=False):
-    """What a request would take that started now: ``ahead_seconds``, so much for each prompt token, and so much for
-    each output token. All 0 while nothing is known of the backend."""
+    """Duration of a request that starts now: ``ahead_seconds``, plus a time for each prompt token and each output
+    token. All 0 while the backend is unknown.
+    """
 
     ahead_seconds: float
     prompt_token_seconds: float
@@ -26,7 +27,7 @@ class Pace(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChange:
-    """The limit changed. ``at_ms``: epoch milliseconds; ``cause`` is for people."""
+    """A change of the limit. ``at_ms``: epoch milliseconds. ``cause``: text for people."""
 
     at_ms: int
     before: int

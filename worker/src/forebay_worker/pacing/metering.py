@@ -1,4 +1,4 @@
-"""What the engine's counters teach the model of it, between two readings. Pure."""
+"""Learns the engine's model from its counters, between two readings. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AtStart(msgspec.Struct, frozen=True, gc=False):
     """A gate's counters when a request started, all since the gate was made.
 
     - ``prefilled_tokens``: prompt tokens that the backend had taken in.
-    - ``prompt_tokens``: prompt tokens of all requests that had been started, its own included.
+    - ``prompt_tokens``: prompt tokens of all requests started until then, its own included.
     - ``in_flight_seconds``: the sum of all requests' times in flight.
     """
 
@@ -23,7 +23,7 @@ class AtStart(msgspec.Struct, frozen=True, gc=False):
     in_flight_seconds: float = 0.0
 
     def mean_in_flight(self, in_flight_seconds: float, seconds: float) -> float:
-        """The mean number in flight over the ``seconds`` since then."""
+        """Mean number in flight over the ``seconds`` since then."""
         return (in_flight_seconds - self.in_flight_seconds) / seconds
 
 
@@ -34,7 +34,7 @@ def meter(
     *,
     was_busy: Callable[[float], bool],
 ) -> None:
-    """Lets the model learn from the engine's counters over a time in which it always had work.
+    """Updates the model from the engine's counters over a period in which it always had work.
 
     ``was_busy``: whether the engine always had work since that monotonic time.
     """
@@ -51,7 +51,7 @@ def meter(
             return
         prompt_tokens = engine.prompt_tokens_total - last.prompt_tokens_total
         output_tokens = engine.output_tokens_total - last.output_tokens_total
-        if prompt_tokens >= 0 and output_tokens >= 0:  # else it was started anew
+        if prompt_tokens >= 0 and output_tokens >= 0:  # else the engine was restarted
             model.meter(
                 seconds=engine.at - last.at,
                 prompt_tokens=prompt_tokens,

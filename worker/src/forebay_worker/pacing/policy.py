@@ -1,5 +1,6 @@
-"""Pacing: how many requests may be in flight. Policies are small pure objects: what ended and what was read go in, a
-limit comes out. They never look at a clock and do no I/O."""
+"""Pacing: how many requests may be in flight. Policies are small pure objects: ended requests and readings go in, a
+limit comes out. They never read a clock and do no I/O.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 class Ended(msgspec.Struct, frozen=True, gc=False):
     """An execution that ended. ``at``: monotonic seconds; ``in_flight`` counts it.
 
-    ``succeeded``: the backend answered. Token counts are what the engine said, else what was predicted; the seconds
-    count from the request's start to its answer.
+    ``succeeded``: the backend answered. Token counts are the engine's, else the predicted ones. Seconds count from the
+    request's start to its answer.
     """
 
     at: float
@@ -28,13 +29,13 @@ class Ended(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What is known when a policy decides. ``now``: monotonic seconds; a reading that is missing or stale is None.
+    """The input of a policy's decision. ``now``: monotonic seconds; a missing or stale reading is None.
 
-    Of all workers that share the backend: ``in_flight``; ``waiting``, requests that could start but for the limit;
+    Of all workers that share the backend: ``in_flight``; ``waiting``, requests that only the limit keeps from starting;
     ``reserved``, slots that only some of them may take; ``dropped``, those given up for their deadlines since the last
-    decision. ``token_seconds``: what an output token takes lately, end to end, the prompt's share taken off; None
-    before the first answer. ``knee_requests``: with fewer in flight the backend's work grows notably dearer; the
-    workers' part of it, where strangers use the same engine.
+    decision. ``token_seconds``: recent time of an output token, end to end, less the prompt's share; None before the
+    first answer. ``knee_requests``: with fewer in flight the backend's work costs notably more; the workers' part of it
+    if there is external load.
     """
 
     now: float
@@ -49,12 +50,13 @@ class Signals:
 
 
 class PacingPolicy(Protocol):
-    """Finds the limit for one backend: for all workers that share it. Each of them has a policy of its own, which sees
-    its own answers; `adopt` and `cut_to` hold them together."""
+    """Finds the limit of one backend, for all workers that share it. Each worker has a policy of its own, which
+    receives its own answers; `adopt` and `cut_to` keep them together.
+    """
 
     @property
     def limit_requests(self) -> int:
-        """How many requests may be in flight now; at least 1."""
+        """The number of requests that may be in flight now; at least 1."""
         ...
 
     @property
@@ -64,29 +66,30 @@ class PacingPolicy(Protocol):
 
     @property
     def hard_cuts(self) -> int:
-        """How often the backend itself made it cut the limit: it refused, or was about to preempt."""
+        """Number of cuts that the backend forced: it refused, or was about to preempt."""
         ...
 
     @property
     def token_seconds_target(self) -> float | None:
-        """What an output token may take; None for a policy that has no such target."""
+        """Target time of an output token; None for a policy without one."""
         ...
 
     def observe(self, ended: Ended, /) -> None:
-        """Learns from an execution that ended."""
+        """Learns from an ended execution."""
         ...
 
     def refused(self, now: float, /) -> str | None:
-        """The backend refused a request as too much for it (429, 503, 529). Returns as `step` does."""
+        """Notes that the backend refused a request because it is overloaded (429, 503, 529). Returns as `step` does."""
         ...
 
     def adopt(self, limit: float, now: float, /) -> None:
-        """The limit as all workers on the backend find it takes the place of its own; not a higher one just after a
-        hard cut, of which the others do not know yet."""
+        """Replaces its own limit by the one on which all workers agree. Keeps a lower one just after a hard cut, which
+        the others do not know yet.
+        """
         ...
 
     def cut_to(self, limit: float, now: float, /) -> str | None:
-        """Another worker was made to cut its limit to this. Returns as `step` does."""
+        """Applies a cut that another worker had to make. Returns as `step` does."""
         ...
 
     def step(self, signals: Signals, /) -> str | None:

@@ -1,7 +1,7 @@
-"""Prediction: how many tokens a request will take in and put out, learnt from what the engine reported. Pure.
+"""Predicts a request's prompt and output tokens, learnt from the engine's reports. Pure.
 
-A client's ``max_tokens`` is a cap and no prediction: many set 2048 everywhere and use a tenth of it. What is learnt is
-the share of the cap that was used, so that a cap which means something is believed and one that does not is not.
+A client's ``max_tokens`` is a cap and no prediction: many set 2048 everywhere and use a tenth of it. The share of the
+cap that was used is learnt, so a meaningful cap counts and a meaningless one does not.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class RecentQuantile:
 
 
 class _Class:
-    """What a class's answers took: shares of their caps, or tokens where there was none. ``caps``: of a class that is
-    not one of a cap's size."""
+    """Recent answers of a class: shares of their caps, or tokens where there was none. ``caps``: of a class for any
+    cap.
+    """
 
     __slots__ = ("caps", "shares")
 
@@ -102,11 +103,11 @@ class Predictor:
 
     @property
     def classes(self) -> int:
-        """How many it remembers."""
+        """Number of classes in memory."""
         return len(self._classes) + len(self._tokens_per_byte) + len(self._tokens_per_medium)
 
     def predict(self, request: Request) -> Prediction:
-        """What is known before the request runs. Never raises: a payload that says nothing gives the defaults."""
+        """The prediction before the request runs. Never raises: a payload without information gives the defaults."""
         hints = payload_hints(request)
         model = hints.model if hints.model is None else hints.model[:MODEL_CHARS_MAX]
         media, media_bytes = media_in(request.payload)
@@ -126,12 +127,12 @@ class Predictor:
         return Prediction(prompt, output, output_min, cap, text_bytes, media, keys)
 
     def learn(self, prediction: Prediction, *, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """What the engine reported of a request that was predicted so; None where it reported nothing."""
+        """Learns from the engine's report on a predicted request; None where it reported nothing."""
         if prompt_tokens and prediction.text_bytes:
             self._learn_prompt(prediction, prompt_tokens)
         if output_tokens is None:
             return
-        # Of several completions at once (``n``) each keeps to the cap, and the engine works on all of them together.
+        # Each of several completions (``n``) keeps to the cap, and the engine works on all of them together.
         share = min(1.0, output_tokens / prediction.cap_tokens) if prediction.cap_tokens else float(output_tokens)
         for width, key in enumerate(prediction.keys):
             known_class = self._classes.pop(key, None) or _Class()
@@ -142,7 +143,9 @@ class Predictor:
         _bound(self._classes)
 
     def _learn_prompt(self, prediction: Prediction, prompt_tokens: int) -> None:
-        """Of the text what a byte takes; where there are media, what they take beside it: of both at once neither."""
+        """Learns tokens per byte of a text prompt, or the tokens of its media; from a prompt with text and media
+        neither.
+        """
         model, per_byte = prediction.model, self._tokens_per_byte
         if prediction.media:
             text_tokens = prediction.text_bytes * per_byte.get(model, 1 / BYTES_PER_TOKEN)
@@ -152,27 +155,27 @@ class Predictor:
             _approach(per_byte, model, prompt_tokens / prediction.text_bytes, PROMPT_ALPHA)
 
     def _output(self, keys: tuple[tuple[object, ...], ...], cap: int | None) -> tuple[int, int]:
-        """As expected, and with luck."""
+        """Expected output, and output in a lucky case."""
         for width, key in enumerate(keys):
             known = self._classes.get(key)
             if known is None or len(known.shares) < SAMPLES_MIN:
                 continue
             unit: float = cap or 1
             if cap and width:
-                # Of a cap far beyond those of the answers nobody knows what share is used: it says no more than theirs.
+                # For a cap far beyond those of the answers the used share is unknown: it predicts no more than they do.
                 unit = min(cap, CAP_REACH * known.caps.at(CAP_QUANTILE_MAX))
             return (
                 max(1, round(known.shares.at(OUTPUT_QUANTILE) * unit)),
                 max(1, round(known.shares.at(OUTPUT_QUANTILE_MIN) * unit)),
             )
-        # Nothing is dropped for what is not known.
+        # No request is dropped for an unknown length.
         return OUTPUT_TOKENS_UNKNOWN if cap is None else min(cap, OUTPUT_TOKENS_UNKNOWN), 1
 
 
 def media_in(payload: msgspec.Raw) -> tuple[int, int]:
-    """How many media lie in a payload in base64, and the bytes of their data: ``data:`` URLs, and `input_audio`.
+    """Number of base64 media in a payload, and the bytes of their data: ``data:`` URLs, and `input_audio`.
 
-    A byte of them is a hundredth of a token or less, where one of text is a quarter.
+    A byte of media is a hundredth of a token or less, a byte of text a quarter.
     """
     if len(memoryview(payload)) < MEDIA_BYTES_MIN:
         return 0, 0
@@ -193,7 +196,7 @@ def media_in(payload: msgspec.Raw) -> tuple[int, int]:
 
 
 def _after(body: bytes, key: bytes, start: int) -> int:
-    """Where the text of a key begins; -1 where there is none."""
+    """Position where the text of a key begins; -1 if there is none."""
     at = body.find(key, start)
     quote = body.find(b'"', at + len(key)) if at >= 0 else -1
     return quote + 1 if quote >= 0 else -1

@@ -1,4 +1,4 @@
-"""What the backend takes for a token, fitted to its counters, or to the answers as they come. Pure."""
+"""The backend's time per token, fitted to its counters or to the answers as they arrive. Pure."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ _SPREAD = (10.0, 40.0, 0.05)
 
 class LeastSquares:
     """Recursive least squares with forgetting (Haykin, Adaptive Filter Theory, chapter 10) for three weights. Written
-    out, for it runs twice at each answer: loops took twice as long.
+    without loops, which took twice as long: it runs twice at each answer.
 
-    ``spread``: how far each first weight may be from the truth, squared, in units of an answer's own noise.
+    ``spread``: uncertainty of each first weight, squared, in units of an answer's own noise.
     """
 
     __slots__ = ("_covariance", "_spread", "weights")
@@ -71,7 +71,7 @@ class LeastSquares:
         """The upper half; it is symmetric."""
 
     def learn(self, inputs: _Three, output: float) -> float:
-        """An observation of output = sum(weight * input). Returns how uncertain that sum was before: its variance."""
+        """Learns from an observation of output = sum(weight * input). Returns the variance of that sum before."""
         x, y, z = inputs
         a, b, c = self.weights
         aa, ab, ac, bb, bc, cc = self._covariance
@@ -83,7 +83,7 @@ class LeastSquares:
         aa = (aa - gain_a * gain_a / scale) / FORGETTING
         bb = (bb - gain_b * gain_b / scale) / FORGETTING
         cc = (cc - gain_c * gain_c / scale) / FORGETTING
-        # Without news in some direction its covariance would grow for ever; the others must go on forgetting.
+        # A direction without news would grow its covariance for ever; the others must go on forgetting.
         shrink_a, shrink_b, shrink_c = (
             math.sqrt(most / now) if now > most else 1.0 for now, most in zip((aa, bb, cc), self._spread, strict=True)
         )
@@ -103,14 +103,14 @@ class ServiceModel:
     out one token of each sequence.
 
     So an answer takes ``a * output + b * output * in flight + c * prefilled``, where ``prefilled`` are all prompt
-    tokens that the backend took in while it was worked on; and so does a second of work, with the tokens that all
-    requests together put out and took in. Where the engine counts its tokens, the seconds are fitted, else the answers.
+    tokens that the backend took in during the answer. The same holds for a second of work, with the tokens of all
+    requests together. Where the engine counts its tokens, the seconds are fitted, else the answers.
 
-    Seconds of counters hold what other workers ask of the same engine; answers only tell of this worker's requests, and
-    what the others cost shows as a dearer step.
+    Seconds of counters include other workers' work on the same engine. Answers show only this worker's requests; the
+    others' cost shows as a longer step.
 
-    ``token_seconds``: what an output token takes now, as a client feels it; None before the first answer.
-    ``is_metered``: the engine's counters are what it learns from now.
+    ``token_seconds``: present time of an output token, as a client sees it; None before the first answer.
+    ``is_metered``: the model now learns from the engine's counters.
     """
 
     __slots__ = (
@@ -134,14 +134,15 @@ class ServiceModel:
 
     @property
     def fitted_seconds(self) -> tuple[float, float, float] | None:
-        """What a step takes, a sequence in it, and a prompt token in it; None before the first answer."""
+        """Seconds of a step, of a sequence in it, and of a prompt token in it; None before the first answer."""
         if self.token_seconds is None:
             return None
         return self.step_seconds, self.sequence_seconds, self.prompt_token_seconds
 
     def start_from(self, fitted_seconds: tuple[float, float, float]) -> None:
-        """What another worker has learnt of the same engine. Only loads that vary tell a step from its sequences, and
-        one that joins others at a full engine may see none: it would go on taking the engine for what it began with."""
+        """Starts from another worker's figures for the same engine. Only varying loads separate a step from its
+        sequences. A worker that joins at a full engine may never see one, and would keep its initial figures.
+        """
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = fitted_seconds
         step, sequence, prompt_token = (seconds / unit for seconds, unit in zip(fitted_seconds, _UNITS, strict=True))
         self._fit = LeastSquares(weights=(step, sequence, prompt_token), spread=_SPREAD)
@@ -158,8 +159,9 @@ class ServiceModel:
         prefilled_tokens: float,
         in_flight: float,
     ) -> None:
-        """An answer. ``ahead_tokens``: prompt tokens that were to be taken in before its own. ``in_flight``: how many
-        requests were, on the average over its time."""
+        """Learns from an answer. ``ahead_tokens``: prompt tokens to be prefilled before its own. ``in_flight``: mean
+        number of requests during its time.
+        """
         if self.is_metered or not _is_possible(service_seconds, output_tokens, prefilled_tokens):
             return
         self._learn(output_tokens, output_tokens * in_flight, prefilled_tokens, service_seconds)
@@ -167,8 +169,9 @@ class ServiceModel:
         self._felt(max(0.0, rest) / max(output_tokens, OUTPUT_TOKENS_MIN), TOKEN_ALPHA)
 
     def meter(self, *, seconds: float, prompt_tokens: float, output_tokens: float, in_flight: float) -> None:
-        """What the engine counted over a time in which it was never idle. ``in_flight``: how many requests it ran, on
-        the average, whoever sent them."""
+        """Learns from the engine's counters over a time in which it was never idle. ``in_flight``: mean number of
+        requests that it ran, from all clients.
+        """
         self.is_metered = True
         steps = output_tokens / max(1.0, in_flight)
         if not _is_possible(seconds, steps, prompt_tokens):
@@ -179,24 +182,25 @@ class ServiceModel:
             self._felt(seconds / steps, METER_ALPHA)
 
     def unmetered(self) -> None:
-        """The engine's counters say nothing, or are gone: answers count again."""
+        """Notes that the engine's counters are missing or empty: answers count again."""
         self.is_metered = False
 
     def seconds(self, *, prompt_tokens: float, output_tokens: int, in_flight: float) -> float:
-        """How long an answer takes whose prompt, with those ahead of it, has so many tokens; 0 before the first one."""
+        """Duration of an answer whose prompt, with those ahead of it, has this many tokens; 0 before the first one."""
         if self.token_seconds is None:
             return 0.0
         return self.prefill_token_seconds(in_flight) * prompt_tokens + self.token_seconds * output_tokens
 
     def prefill_token_seconds(self, in_flight: float) -> float:
-        """What a prompt token takes that waits for its prefill while ``in_flight`` others are decoded: each chunk of
-        prompts shares its step with them."""
+        """Time of a prompt token that waits for prefill while ``in_flight`` others are decoded: each chunk of prompts
+        shares its step with them.
+        """
         decode = self.step_seconds + self.sequence_seconds * in_flight
         return self.prompt_token_seconds + decode / PREFILL_CHUNK_TOKENS
 
     def knee_requests(self, *, prompt_tokens: float, output_tokens: float) -> float:
-        """How many requests of this size must be in flight so that `OVERHEAD_SHARE` of the backend's time, and no more,
-        goes to what a step takes however few it decodes.
+        """Number of requests of this size in flight at which `OVERHEAD_SHARE` of the backend's time goes to the fixed
+        part of steps.
 
         With L in flight a request takes ``a * output / L`` of that, and ``b * output + c * prompt`` of its own.
         """
@@ -218,8 +222,7 @@ class ServiceModel:
         self.prompt_token_seconds = max(0.0, prompt_token * _UNITS[2])
 
     def _pull(self, weight: float) -> None:
-        """Keeps the relation of step and sequence while the load is too steady to tell it, and learns it while it is
-        not."""
+        """Keeps the ratio of step and sequence while the load is too steady to learn it."""
         variance = self._fit.learn((weight, -weight * self._step_to_sequence, 0.0), 0.0)
         told = max(0.0, 1 - variance / PULL_VARIANCE)
         step, sequence, _ = self._fit.weights

@@ -1,4 +1,4 @@
-"""The pacing policies: what ended and what was read go in, a limit comes out; and what several of them share.
+"""The pacing policies: ended requests and readings go in, a limit comes out; and the parts that several of them share.
 
 Pure. May import the policy protocol. The event loop.
 """

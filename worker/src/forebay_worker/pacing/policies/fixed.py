@@ -25,11 +25,11 @@ class FixedLimit:
         """Nothing to learn."""
 
     def refused(self, _now: float) -> str | None:
-        """The limit stays; the breaker sees to an overloaded backend."""
+        """The limit stays; the breaker handles an overloaded backend."""
         return None
 
     def adopt(self, _limit: float, _now: float) -> None:
-        """The limit stays: it is what somebody knows of the backend."""
+        """The limit stays: an operator has chosen it."""
 
     def cut_to(self, _limit: float, _now: float) -> str | None:
         """The limit stays."""

@@ -1,8 +1,8 @@
-"""`gpu_target`: holds the GPUs at a utilisation, for backends that give no other signal. Pure.
+"""`gpu_target`: holds the GPUs at a utilisation, for backends without another signal. Pure.
 
-Utilisation is the share of time with any kernel running: 100 % says that the GPUs were never idle, and nothing about
-how much more they could do at once. So for a backend that batches this policy is the last choice. If the GPUs
-report the use of their multiprocessors, the policy holds that instead.
+Utilisation is the share of time with any kernel running. 100 % shows that the GPUs were never idle, and not how much
+more they could do at once. So this policy is the last choice for a backend that batches. If the GPUs report the use of
+their multiprocessors, the policy holds that instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DEFAULT_TARGET_SHARE = 0.90
 
 
 class GpuTarget(LimitHolder):
-    """Grows by steps below the target and is cut in proportion above it; holds still without a reading."""
+    """Grows by steps below the target and is cut in proportion above it. Keeps the limit without a reading."""
 
     token_seconds_target = None
     __slots__ = ("_target_share",)
@@ -22,7 +22,7 @@ class GpuTarget(LimitHolder):
     def __init__(
         self, *, limit_min: int, limit_start: int, limit_max: int, target_share: float = DEFAULT_TARGET_SHARE
     ) -> None:
-        """``target_share``: of the time, or of the multiprocessors, above 0 and at most 1."""
+        """``target_share``: of the time or of the multiprocessors, above 0 and at most 1."""
         if not 0 < target_share <= 1:
             raise ValueError(f"target_share must be above 0 and at most 1, got {target_share}")
         super().__init__(limit_min=limit_min, limit_start=limit_start, limit_max=limit_max)
@@ -30,11 +30,11 @@ class GpuTarget(LimitHolder):
 
     @property
     def target_share(self) -> float:
-        """The utilisation that is held."""
+        """The target utilisation."""
         return self._target_share
 
     def observe(self, _ended: Ended) -> None:
-        """Answers say nothing about the GPUs."""
+        """Answers carry no information about the GPUs."""
 
     def step(self, signals: Signals) -> str | None:
         gpu = signals.gpu

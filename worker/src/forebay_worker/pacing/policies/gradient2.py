@@ -29,7 +29,7 @@ USED_SHARE_MIN = 0.5
 
 
 class Gradient2(LimitHolder):
-    """Learns from latencies alone; nothing is to be told about the backend."""
+    """Learns from latencies alone; needs no figures of the backend."""
 
     token_seconds_target = None
     __slots__ = ("_latencies", "_long_seconds", "_windows")
@@ -60,7 +60,7 @@ class Gradient2(LimitHolder):
         )
 
     def _learn(self, mean_seconds: float) -> float:
-        """The long-term mean with this window in it. One that lags is shortened for the windows to come."""
+        """Adds this window to the long-term mean and returns it. A mean that lags is shortened for later windows."""
         self._windows += 1
         weight = 1 / self._windows if self._windows <= WARM_UP_WINDOWS else 2 / (LONG_WINDOWS + 1)
         long_seconds = self._long_seconds + weight * (mean_seconds - self._long_seconds)

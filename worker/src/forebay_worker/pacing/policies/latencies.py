@@ -9,7 +9,7 @@ from forebay_worker.pacing.policy import Ended
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Answers between two decisions: how many, their mean seconds, and the most in flight when one came."""
+    """Answers between two decisions: their number, their mean seconds, and the most in flight when one arrived."""
 
     answers: int
     mean_seconds: float
@@ -17,7 +17,7 @@ class Window:
 
 
 class LatencyWindow:
-    """Collects answers until it is taken. Executions that failed say nothing about how fast the backend works."""
+    """Collects answers until `take`. Failed executions carry no information about the backend's speed."""
 
     __slots__ = ("_answers", "_in_flight_max", "_seconds")
 
@@ -33,7 +33,7 @@ class LatencyWindow:
             self._in_flight_max = max(self._in_flight_max, ended.in_flight)
 
     def take(self, *, answers_min: int) -> Window | None:
-        """The window, and a new one begins; None while it holds fewer answers, and then it goes on."""
+        """Returns the window and begins a new one; None while it has too few answers, and then it continues."""
         if self._answers < answers_min:
             return None
         window = Window(self._answers, self._seconds / self._answers, self._in_flight_max)

@@ -1,8 +1,8 @@
-"""`latency_ratio`: mean latency a fifth above the best seen cuts the limit in proportion; else it grows while it is
-used. Pure.
+"""`latency_ratio`: cuts the limit in proportion when the mean latency is a fifth above the best seen; else lets it grow
+while it is used. Pure.
 
-For backends whose latency tells of a queue. A continuously batching engine is none: each sequence in its batch makes
-every step longer, long before the engine has no more to give, so this policy pins it far below its best.
+For backends whose latency shows a queue. A continuously batching engine's does not: each sequence in its batch
+lengthens every step, long before the engine is full. This policy holds such an engine far below its best.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ten minutes or so."""
 
 
 class LatencyRatio(LimitHolder):
-    """Looks at the mean latency of each second."""
+    """Compares the mean latency of each second."""
 
     token_seconds_target = None
     __slots__ = ("_baseline_seconds", "_latencies")

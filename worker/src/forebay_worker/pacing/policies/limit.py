@@ -1,4 +1,4 @@
-"""A limit within its bounds, and the cut that refusals make: what the latency and utilisation policies share. Pure."""
+"""A limit within its bounds, and its cut after refusals: shared by the latency and utilisation policies. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROWTH_SHARE = 0.05
 
 
 class Limit:
-    """Requests in flight at most. ``exact`` keeps the fraction, so that small steps add up."""
+    """The most requests in flight. ``exact`` keeps the fraction, so that small steps add up."""
 
     __slots__ = ("_limit_max", "_limit_min", "_refused_cut_at", "exact", "hard_cuts")
 
@@ -39,19 +39,19 @@ class Limit:
         return None if self.requests == before else cause
 
     def grow(self, cause: str) -> str | None:
-        """A step up, of one request at least."""
+        """Raises the limit by a step, at least one request."""
         return self.move(self.exact + max(1.0, GROWTH_SHARE * self.exact), cause)
 
     def is_used(self, signals: Signals, *, in_flight: int = 0) -> bool:
-        """Whether so many in flight say anything about a higher limit; ``in_flight``: more than there are now.
+        """Whether the limit is used enough to learn about a higher one. ``in_flight``: may exceed the present number.
 
-        While some wait, slots that they must not take are as good as used.
+        While requests wait, slots that they must not take count as used.
         """
         reserved = signals.reserved if signals.waiting else 0
         return max(in_flight, signals.in_flight) + reserved >= USED_SHARE * self.exact
 
     def refused(self, now: float) -> str | None:
-        """A cut, at most once in two seconds; ``now`` in monotonic seconds. Returns as `move` does."""
+        """Cuts the limit, at most once in two seconds. ``now``: monotonic seconds. Returns as `move` does."""
         if now - self._refused_cut_at < REFUSED_CUT_PAUSE_SECONDS:
             return None
         self._refused_cut_at = now
@@ -70,7 +70,7 @@ class Limit:
 
 
 class LimitHolder:
-    """What a policy whose limit is a `Limit` answers of it; see `PacingPolicy`."""
+    """The part of a policy that a `Limit` answers; see `PacingPolicy`."""
 
     __slots__ = ("_limit",)
 

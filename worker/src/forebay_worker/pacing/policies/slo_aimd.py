@@ -1,5 +1,6 @@
-"""`slo_aimd`, the default policy: the limit grows while a token comes within its target time, and is cut when it does
-not, or when the backend refuses or preempts (additive increase, multiplicative decrease). Pure."""
+"""`slo_aimd`, the default policy: the limit grows while a token takes no longer than its target time. It is cut when
+tokens take longer, or when the backend refuses or preempts (additive increase, multiplicative decrease). Pure.
+"""
 
 from __future__ import annotations
 
@@ -118,16 +119,16 @@ class SloAimd:
 
     @property
     def stretch(self) -> float:
-        """By how much the target is stretched now, 1 and up."""
+        """Factor by which the target is stretched now, at least 1."""
         return self._stretch
 
     @property
     def token_seconds_target(self) -> float:
-        """What an output token may take now."""
+        """Target time of an output token now."""
         return self._target_seconds * self._stretch
 
     def observe(self, _ended: Ended) -> None:
-        """What it needs of the answers is the time per token, which comes with the signals."""
+        """Does nothing: the time per token comes with the signals."""
 
     def refused(self, now: float) -> str | None:
         return self._hard(now, "the backend refused a request as too much for it")
@@ -149,7 +150,7 @@ class SloAimd:
         if now - self._hard_at < CUT_PAUSE_SECONDS:
             return None
         if not signals.in_flight and not signals.waiting:
-            # The last answers tell nothing of what comes next.
+            # The last answers do not predict the next ones.
             self._felt = None
             return self._set(max(self._limit, self._limit_start), "nothing is in flight: back to the start")
         knee = signals.knee_requests
@@ -161,7 +162,7 @@ class SloAimd:
             cause = f"{seconds * 1000:.0f} ms a token is over the target of {target * 1000:.0f} ms"
             return self._set(max(knee, self._limit * max(SOFT_CUT, target / seconds)), cause)
         if seconds is None:
-            return None  # before the first answer nothing says that the start was too low
+            return None  # before the first answer nothing shows that the start was too low
         is_in_time = seconds <= NEAR_TARGET * target
         if self._limit > NEAR_TARGET * knee and not is_in_time and self._limit >= self._good_limit:
             return None
@@ -185,8 +186,8 @@ class SloAimd:
         return max(1.0, self._stretch / STRETCH_GROWTH)
 
     def _grow(self, signals: Signals, why: str) -> str | None:
-        # While some wait, slots that they must not take are as good as used: else a limit of 18.9, 3 of them reserved,
-        # never grew again.
+        # While requests wait, slots that they must not take count as used. Otherwise a limit of 18.9, 3 of them
+        # reserved, never grew again.
         used = signals.in_flight + (signals.reserved if signals.waiting else 0)
         if used < USED_SHARE * self._limit or signals.now - self._hard_at < GROW_PAUSE_SECONDS:
             return None
@@ -212,7 +213,7 @@ class SloAimd:
             if engine.kv_used_share is not None and engine.kv_used_share > KV_FULL:
                 return f"the KV cache is {engine.kv_used_share:.0%} full"
         elif gpu is not None and gpu.memory_used_share is not None:
-            # Engines fill nine tenths of the memory at start: only a rise to the brim says anything.
+            # Engines fill nine tenths of the memory at start: only a rise to nearly full is a signal.
             share, before = gpu.memory_used_share, self._memory_share
             self._memory_share = share
             if before is not None and before < GPU_MEMORY_FULL <= share:
@@ -237,6 +238,6 @@ class SloAimd:
         before, old = self.limit_requests, self._limit
         self._limit = min(max(limit, self._limit_min), self._limit_max)
         if self._felt is not None:
-            # By Little's law, while the backend has all that it can do: what is felt follows the limit, but late.
+            # By Little's law, for a fully loaded backend: the latency follows the limit with a delay.
             self._felt *= self._limit / old
         return None if self.limit_requests == before else cause

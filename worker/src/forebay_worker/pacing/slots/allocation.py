@@ -1,5 +1,6 @@
-"""Whose slots of a backend's limit are whose: by demand, highest tier first, evenly among those who want more than
-there is. Pure; every worker computes it from the same records and comes to the same."""
+"""Allocation of a backend's slots: by demand, highest tier first, evenly among workers that want more than there is.
+Pure; every worker computes the same result from the same records.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ _Worker = TypeVar("_Worker", bound=Any)
 
 
 def fill(slots: int, wants: Sequence[int]) -> list[int]:
-    """Water-filling: what each gets of the slots, so that nobody has more than it wants, and nobody has less than
-    another one but who wants no more. Of a remainder the last of those who want the most have one more."""
+    """Water-filling: the slots of each. None gets more than it wants, and none gets less than another unless it wants
+    no more. Any remainder goes, one each, to the last of those that want the most.
+    """
     given = [0] * len(wants)
     left = len(wants)
     for index in sorted(range(len(wants)), key=lambda index: wants[index]):
@@ -37,11 +39,11 @@ def allocate(
 ) -> dict[_Worker, int]:
     """The share of each worker, by its id; all slots are given.
 
-    1. One slot to each worker that wants any. Where there are fewer slots than such workers, they take turns: ``turn``
-       counts up with the time.
-    2. What mid and low are guaranteed of all slots (``minimum``, shares of one).
-    3. What high wants; then ``reserve_slots``, free slots for the high requests to come; then mid; then low.
-    4. What is left, for whoever's demand comes next.
+    1. One slot to each worker that wants any. With fewer slots than such workers they take turns: ``turn`` counts up
+       with the time.
+    2. The guaranteed shares of mid and low (``minimum``, shares of one).
+    3. The demand of high; then ``reserve_slots``, free slots for later high requests; then mid; then low.
+    4. The rest, for any later demand.
 
     Within each step: evenly (`fill`).
     """
@@ -81,7 +83,7 @@ def allocate(
 def _give_one_each(
     slots: int, workers: Sequence[_Worker], shares: dict[_Worker, int], open_wants: Mapping[_Worker, dict[Tier, int]]
 ) -> int:
-    """The slots that are left. Each counts for the most urgent tier that its worker wants it for."""
+    """Returns the slots that are left. Each counts for the most urgent tier for which its worker wants it."""
     for worker in workers:
         tier = next((tier for tier in TIERS if open_wants[worker][tier]), None)
         if slots and tier is not None:

@@ -1,11 +1,10 @@
-"""What this worker may have in flight at a backend that it shares with others, by what all of them say of themselves on
-the coordination topic. Pure; one thread; times are monotonic seconds that the caller passes in.
+"""This worker's share of a backend's slots, from the records that all its workers publish on the coordination topic.
+Pure; one thread; times are monotonic seconds that the caller passes in.
 
-The topic has one partition, so all workers read the same records in the same order. Each record says which share its
-worker has and which it claims; a claim holds from the moment at which it is *read*, as far as the other workers' holds
-leave it (`Sharing.receive`). So a share grows only into what others have
-released, and the holds never sum to more than the limit. A share is lowered at once; others may take it when its
-worker's next record is read.
+The topic has one partition, so all workers read the same records in the same order. Each record states its worker's
+share and claim. A claim holds from the moment at which it is *read*, as far as the other workers' holds leave room
+(`Sharing.receive`). So a share grows only into released slots, and the holds never sum to more than the limit. A share
+is lowered at once; others may take it when its worker's next record is read.
 """
 
 from __future__ import annotations
@@ -53,7 +52,9 @@ TWIN_TURNS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What this worker does now. ``wanted``: by tier, what runs and what waits and could start but for the share."""
+    """This worker's present demand. ``wanted``: by tier, running requests and those that only the share keeps from
+    starting.
+    """
 
     limit_requests: float
     in_flight: int
@@ -68,8 +69,9 @@ class Own:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """The other workers on the backend, by what they said last. ``wanted``: what they have in flight and waiting.
-    ``dropped_total`` counts what they gave up for its deadline since this worker began to listen."""
+    """The other workers on the backend, by their last records. ``wanted``: their requests in flight and waiting.
+    ``dropped_total``: requests that they gave up for the deadline since this worker began to follow.
+    """
 
     workers: int = 0
     in_flight: int = 0
@@ -83,8 +85,9 @@ _Key = tuple[str, int]
 
 @dataclass(slots=True)
 class _Member:
-    """Another worker. ``hold_requests``: its share, and what still runs beyond it. ``published_at``: when a broker took
-    its record."""
+    """Another worker. ``hold_requests``: its share, and requests that still run beyond it. ``published_at``: when a
+    broker took its record.
+    """
 
     capacity: Capacity
     published_at: float
@@ -99,11 +102,12 @@ class _Sent:
 
 
 class Sharing:
-    """One worker's view. Call `receive` for each capacity record in the topic's order, this worker's own ones too, and
+    """One worker's view. Call `receive` for each capacity record in the topic's order, this worker's own included, and
     `step` many times a second; send what it returns.
 
-    ``share_requests``: what this worker may have in flight now. ``incarnation``: see `Capacity`. ``limit_min`` and
-    ``limit_max``: between them is the backend's limit, by this worker's settings. ``tier_times`` are only said.
+    ``share_requests``: the number of requests this worker may have in flight now. ``incarnation``: see `Capacity`.
+    ``limit_min`` and ``limit_max``: bounds of the backend's limit in this worker's settings. ``tier_times``: published,
+    and not used otherwise.
     """
 
     def __init__(
@@ -148,7 +152,7 @@ class Sharing:
 
     @property
     def target_requests(self) -> int:
-        """What this worker's share should be; it has less while others have not let go of it yet."""
+        """The share that this worker is due; it has less until others have released it."""
         return self._target
 
     @property
@@ -158,19 +162,19 @@ class Sharing:
 
     @property
     def members(self) -> list[Capacity]:
-        """What each worker on the backend said last, this one included once it has read itself."""
+        """The last record of each worker on the backend, this one included once it has read its own."""
         return [member.capacity for _, member in sorted(self._members.items())]
 
     @property
     def has_twin(self) -> bool:
-        """Whether another process of this worker's id speaks in turn with it."""
+        """Whether another process publishes under this worker's id."""
         return self._twin_turns >= TWIN_TURNS
 
     def receive(self, capacity: Capacity, *, now: float, age_seconds: float) -> float | None:
-        """A record that was read; a broker took it ``age_seconds`` ago. Returns the limit to which the backend made its
-        worker cut, if that is news.
+        """Receives a record that a broker took ``age_seconds`` ago. Returns the limit to which the backend made its
+        worker cut, if that is new.
 
-        Every worker comes to the same holds: what a record's worker has, and of its claim what the others leave.
+        Every worker computes the same holds: the sender's share, and as much of its claim as the others leave.
         """
         at = now - max(0.0, age_seconds)
         if capacity.backend != self._backend or at <= now - GONE_SECONDS:
@@ -178,7 +182,7 @@ class Sharing:
         key = (capacity.worker, capacity.incarnation)
         before = self._members.get(key)
         if before is not None and capacity.sequence <= before.capacity.sequence:
-            return None  # written a second time by a producer that could not know
+            return None  # a retry by a producer that did not know of the first delivery
         self._look_for_twin(key, capacity)
         capacity = _at_most(capacity, LIMIT_MAX_TIMES * self._limit_max)
         self._forget_gone(at)
@@ -209,7 +213,7 @@ class Sharing:
         while self._sent and self._sent[0].sequence < capacity.sequence:
             self._sent.popleft()
         if not self._sent or self._sent[0].sequence != capacity.sequence:
-            return  # sent so long ago that it was given up
+            return  # sent long ago and given up since
         sent = self._sent.popleft()
         self._granted = share
         self.read_own_at = sent.at
@@ -217,15 +221,15 @@ class Sharing:
             self._joined_at = now
 
     def delivered(self) -> None:
-        """What `step` gave to send was written, or will not be."""
+        """Notes that the record from `step` was written, or will not be."""
         self._undelivered -= 1
 
     def is_silent(self, now: float) -> bool:
-        """Whether this worker is cut off: it does not hear itself."""
+        """Whether this worker is cut off: it does not receive its own records."""
         return now - self.read_own_at > SILENT_SECONDS
 
     def step(self, now: float, now_ms: int, own: Own) -> Capacity | None:
-        """Sets `share_requests`. Returns what to send now, to be followed by `delivered`.
+        """Sets `share_requests`. Returns the record to send now, to be followed by `delivered`.
 
         ``now_ms``: epoch milliseconds by the brokers' clock, by which workers take turns.
         """
@@ -233,7 +237,7 @@ class Sharing:
         while self._sent and now - self._sent[0].at > SILENT_SECONDS:
             self._sent.popleft()
         if self.is_silent(now):
-            # Others may have what was this worker's: it begins anew.
+            # Others may hold this worker's former share: it begins anew.
             self._granted, self._joined_at = 0, None
         others = [member.capacity for member in self._members_but(self._own_key)]
         self._others = Others(
@@ -255,13 +259,14 @@ class Sharing:
         return self._describe(now, own, wanted, claim)
 
     def farewell(self, now: float, own: Own) -> Capacity:
-        """What to send last, after which nothing of this worker counts any more."""
+        """The last record of this worker; after it nothing of this worker counts."""
         return self._describe(now, own, {}, 0)
 
     def common_limit(self, own: Own, now_ms: int) -> float:
-        """The backend's limit as all workers find it: the mean of theirs, each counted by what it has in flight, since
-        who has much in flight knows most; a worker that has just started knows nothing yet. Each is taken within this
-        worker's own bounds, and counts for no more than a whole limit."""
+        """The limit on which all workers agree: the mean of theirs, weighted by requests in flight, since a worker with
+        many knows the most and a new one nothing. Each is taken within this worker's own bounds, and weighs no more
+        than a whole limit.
+        """
         found = [(self._own_key[1], own.in_flight, own.limit_requests)]
         for member in self._members_but(self._own_key):
             said = member.capacity
@@ -273,7 +278,7 @@ class Sharing:
 
     @property
     def known_seconds(self) -> tuple[float, float, float] | None:
-        """`Capacity.fitted_seconds` of the worker that is there longest, and so has seen most."""
+        """`Capacity.fitted_seconds` of the longest-running worker, which has seen the most."""
         known = [
             (member.capacity.incarnation, member.capacity.fitted_seconds)
             for member in self._members_but(self._own_key)
@@ -282,11 +287,11 @@ class Sharing:
         return min(known)[1] if known else None
 
     def _is_new(self, now: float) -> bool:
-        """Whether it still only listens; one that is alone need not."""
+        """Whether a worker only follows so far, and need not be alive."""
         return self._joined_at is None or (self._others.workers > 0 and now - self._joined_at < NEW_SECONDS)
 
     def _wanted(self, own: Own, now: float) -> Wanted:
-        """What the others are to make room for: not for what a worker wants that may not take it yet."""
+        """The demand for which others make room: without requests that the worker may not start yet."""
         if not self._is_new(now):
             return own.wanted
         tier = next((tier for tier in TIERS if own.wanted.get(tier)), None)
@@ -324,7 +329,7 @@ class Sharing:
         if own.draining != said.draining or own.cuts_total > said.cuts_total:
             return True
         others = self._members_but(self._own_key)
-        # The others must know that more is wanted, or they have let go of some.
+        # The others must learn of a higher demand, or have released slots.
         is_news = claim > said.claim_requests or _room(own.limit_requests, others) > self._granted
         if is_news and claim > self._granted and not self._sent:
             return True
@@ -369,7 +374,9 @@ class Sharing:
 
 
 def _room(limit_requests: float, others: list[_Member]) -> int:
-    """What the others leave. Where limits differ, of the highest: nobody is left without for knowing less."""
+    """The room that the others leave, within the highest of the workers' limits, so that no worker loses its share for
+    knowing less.
+    """
     limit = max([limit_requests, *(other.capacity.limit_requests for other in others)])
     return int(limit) - sum(other.hold_requests for other in others)
 
