@@ -1,4 +1,4 @@
-"""The worker. What a handler of the user's needs is here: see docs/run-workers.md."""
+"""The worker. Names that a user's handler needs are here: see docs/run-workers.md."""
 
 from forebay_worker.request.handler import Handler, HandlerAnswer, HandlerRequest, NotRetryableError
 

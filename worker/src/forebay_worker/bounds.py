@@ -1,4 +1,4 @@
-"""How much of each thing a worker keeps at most. Pure; the simulation's histories are short and take smaller bounds."""
+"""Bounds of everything that a worker keeps. Pure; the simulation's short histories use smaller ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Bounds:
 
     @property
     def metadata_bytes_nearly_full(self) -> int:
-        """From here on the partition is not read until its commit is down to half of it."""
+        """From this size on the partition is not read until its commit is down to half of it."""
         return self.metadata_bytes_max * 3 // 4
 
 

@@ -92,7 +92,7 @@ def run(
     settings = load_worker_settings(flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay-worker")
     give_back_large_blocks()
-    # What start-up made stays for good, and requests hold no cycles: looking for garbage among them costs 1 to 4
+    # Objects made at start-up stay for good, and requests hold no cycles. Searching them for garbage costs 1 to 4
     # microseconds a request with the default thresholds (measured).
     gc.collect()
     gc.freeze()
@@ -158,7 +158,7 @@ def doctor(
     settings = load_worker_settings(flags=flags, config=config)
     configure_logging(level=settings.log_level, service="forebay-worker")
     if settings.log_level != "debug":
-        # What librdkafka tries again and again is said once, in the findings.
+        # An error that librdkafka retries again and again appears once, in the findings.
         logging.getLogger("forebay.librdkafka").setLevel(logging.CRITICAL)
     findings = asyncio.run(examine(settings, model=model))
     typer.echo(findings_json(findings) if output is Output.JSON else findings_text(findings))
@@ -184,7 +184,7 @@ def _options_of_all(
 
 
 def main() -> None:
-    """The entry point: a person's mistake ends in one line and an exit code, never in a traceback."""
+    """The entry point: a user's error ends in one line and an exit code, never in a traceback."""
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     if called in MODULES:
         import_for_command(MODULES[called])

@@ -29,7 +29,7 @@ def default_worker_id() -> str:
 
 
 class WorkerSettings(CommonSettings):
-    """What `forebay-worker run` can be told."""
+    """The settings of `forebay-worker run`."""
 
     backend_url: str | None = Field(
         default=None,
@@ -143,7 +143,8 @@ class WorkerSettings(CommonSettings):
     @field_validator("backend_url")
     @classmethod
     def _without_version(cls, url: str | None) -> str | None:
-        """Many know it with the /v1 that all paths begin with. By what is left workers know that they share it."""
+        """Users often give the URL with the /v1 with which all paths begin. Workers compare the rest to detect a shared
+        backend."""
         return None if url is None else re.sub(r"(?<![:/])/v1/*$", "", url)
 
     @field_validator("backend_api_key", mode="before")
@@ -158,16 +159,16 @@ class WorkerSettings(CommonSettings):
 
     @property
     def all_biz_paths(self) -> dict[str, str]:
-        """The path of each biz_type that this worker takes."""
+        """The path of each biz_type that this worker accepts."""
         return {**DEFAULT_PATHS, **self.biz_paths}
 
     def read_backend_key(self) -> str | None:
-        """The key of ``backend_api_key``, read anew where it lies in a file. Raises ``OSError`` and ``ValueError``."""
+        """The key of ``backend_api_key``, read anew if it is in a file. Raises ``OSError`` and ``ValueError``."""
         return None if self.backend_api_key is None else from_file(self.backend_api_key.get_secret_value())
 
     @property
     def backend_name(self) -> str:
-        """What metrics and other workers know the backend by: host:port of its URL, or ``handler``."""
+        """The backend's name in metrics and for other workers: host:port of its URL, or ``handler``."""
         if self.backend_url is None:
             return "handler"
         parts = urlsplit(self.backend_url)
@@ -176,7 +177,7 @@ class WorkerSettings(CommonSettings):
 
     @property
     def shared_backend(self) -> str:
-        """By what workers know that they share a backend: its name and path. A handler is its worker's alone."""
+        """The key by which workers detect a shared backend: its name and path. A handler belongs to one worker."""
         return f"{self.backend_name}{urlsplit(self.backend_url or f'/{self.worker_id}').path.rstrip('/')}"
 
     @property
@@ -221,7 +222,7 @@ def load_worker_settings(*, flags: dict[str, Any], config: Path | None) -> Worke
 
 
 def _check_limits(settings: WorkerSettings) -> None:
-    """What was given must fit together; a default gives way to what was given."""
+    """Checks that the given limits fit together; a default adapts to the given ones."""
     given, limit_max = settings.model_fields_set, settings.limit_max
     for name, value in (("limit_min", settings.limit_min), ("limit_start", settings.limit_start)):
         if name in given and value > limit_max:

@@ -136,8 +136,7 @@ class BrokerClock:
 
     def acknowledged(self, record: Acknowledged) -> None:
         """Learns from a delivery report without an error that has just arrived. Ignores stamps that are not a
-        broker's.
-        """
+        broker's."""
         kind, stamp_ms = record.timestamp()
         latency = record.latency()
         if kind != TIMESTAMP_LOG_APPEND_TIME or stamp_ms <= 0 or latency is None:

@@ -124,8 +124,7 @@ class Coordination:
 
     def step(self) -> None:
         """Passes on the received records. Blocks briefly and never raises: failures are retried, and records that were
-        freed unseen are read again.
-        """
+        freed unseen are read again."""
         now = self._clock.monotonic()
         if not self._has_room():
             self._clock.sleep(NO_ROOM_SECONDS)
@@ -234,8 +233,7 @@ class Coordination:
 
     def _is_made_anew(self) -> bool:
         """Whether one of the topics was recreated. Then both are read from the beginning, which repeats earlier
-        notices.
-        """
+        notices."""
         made_anew = []
         for topic in (self._topic, self._control_topic):
             topic_id = self._topic_ids.id_of(topic)

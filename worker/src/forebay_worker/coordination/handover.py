@@ -1,6 +1,5 @@
 """Hand-over, the old owner's side: publishes on the coordination topic the ends of requests that still run here after
-their partition was released, until each notice is durable. The event loop's thread.
-"""
+their partition was released, until each notice is durable. The event loop's thread."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ Send = Callable[[Notice, Callable[[bool], None]], None]
 @dataclass(slots=True)
 class _Open:
     """A released partition. ``running``: offsets whose end is unknown. ``ended``: offsets whose end must be published.
-    ``telling``: number of notices in flight.
-    """
+    ``telling``: number of notices in flight."""
 
     over: HandedOver
     running: set[int] = field(default_factory=set)

@@ -23,8 +23,7 @@ from forebay_worker.dispatch.limitations import limitation, waiting_requests
 
 def load_report(dispatcher: Dispatcher, now: float) -> WorkerLoad:
     """The load, with every figure within the bounds of `WorkerLoad` so that readers accept it. ``now``: monotonic
-    seconds.
-    """
+    seconds."""
     shedder, gate = dispatcher.shedder, dispatcher.gate
     estimates = shedder.estimates
     work_seconds = shedder.work_seconds()

@@ -1,6 +1,5 @@
 """This worker's part in sharing its backend: receives the other workers' capacities, publishes its own, and sets the
-gate's share. The event loop's thread; reaches Kafka through ``send`` alone.
-"""
+gate's share. The event loop's thread; reaches Kafka through ``send`` alone."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class SlotSharing:
 
     def receive(self, capacity: Capacity, age_seconds: float) -> None:
         """Receives a worker's capacity, this worker's own included, in the topic's order. No content can stop the
-        worker.
-        """
+        worker."""
         now = self._clock.monotonic()
         self.tier_peers.receive(capacity, now=now, age_seconds=age_seconds)
         try:
@@ -75,8 +73,7 @@ class SlotSharing:
 
     def step(self, now: float) -> None:
         """Applies received capacities and the present demand; call it many times a second. If it fails nothing starts:
-        while this worker publishes nothing, the others may take its share.
-        """
+        while this worker publishes nothing, the others may take its share."""
         if now < self._step_at:
             return
         self._step_at = now + STEP_SECONDS
@@ -159,8 +156,7 @@ class SlotSharing:
 
     def _wanted(self) -> dict[Tier, int]:
         """The wanted slots. A worker that its backend does not serve wants only a probe, and leaves the other slots to
-        workers that may reach it.
-        """
+        workers that may reach it."""
         dispatcher, lanes = self._dispatcher, self._dispatcher.lanes
         wanted = dict(dispatcher.slots.by_tier)
         if dispatcher.breaker.state is BreakerState.CLOSED:

@@ -1,6 +1,5 @@
 """Compares the deadlines and waits of the pool's other workers with this one's. The event loop's thread; times are
-monotonic seconds that the caller passes in.
-"""
+monotonic seconds that the caller passes in."""
 
 from __future__ import annotations
 

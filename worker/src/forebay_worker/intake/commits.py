@@ -31,8 +31,7 @@ _Commit = tuple[int, str]
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """A partition's part of the commit in flight. ``says_alone``: it names a suspect that runs alone.
-    ``finished_since``: when the oldest offset finished that it names.
-    """
+    ``finished_since``: when the oldest offset finished that it names."""
 
     assignment: Assignment
     commit: _Commit
@@ -66,8 +65,7 @@ class Commits:
 
     def commit_when_due(self, consumer: KafkaConsumer, now: float, now_ms: int) -> None:
         """Commits all changes, at most five times a second unless a start waits for it. ``now_ms``: the brokers'
-        time.
-        """
+        time."""
         if self._sent_at is not None and now - self._sent_at < ANSWER_SECONDS_MAX:
             return
         if now < self._next_at and not any(each.claims.is_urgent for each in self._assignments.values()):
@@ -175,8 +173,7 @@ class Commits:
 
     def _put_back(self, unconfirmed: dict[PartitionKey, _Sent]) -> None:
         """Marks offsets as waiting again, from when they finished. The commit may have succeeded all the same, so an
-        earlier confirmation may no longer be the group's last commit.
-        """
+        earlier confirmation may no longer be the group's last commit."""
         for key, sent in unconfirmed.items():
             self._confirmed.pop(key, None)
             if sent.finished_since is not None:
@@ -184,8 +181,7 @@ class Commits:
 
     def _answers(self, partition: TopicPartition, sent: _Sent | None) -> bool:
         """Whether an answer belongs to the latest commit. The answer to a commit that was given up may arrive late, or
-        after the partition was released and assigned again.
-        """
+        after the partition was released and assigned again."""
         if sent is None or self._assignments.get((partition.topic, partition.partition)) is not sent.assignment:
             return False
         return sent.commit == (partition.offset, partition.metadata or "")

@@ -1,6 +1,5 @@
 """Committed offsets of assigned partitions, and the partitions for which they are unknown. The consumer's thread; asks
-the group's coordinator and waits for a bounded time.
-"""
+the group's coordinator and waits for a bounded time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Cancels and expedites of requests that an intake has not handed on: unread requests, found by the offset that the
-command names, and parked retries. Pure but for its calls to the fetcher; the consumer's thread.
-"""
+command names, and parked retries. Pure but for its calls to the fetcher; the consumer's thread."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ log = structlog.get_logger("forebay.unread")
 
 class ReceivedControl(msgspec.Struct, frozen=True, gc=False):
     """A control as received. ``stamped_ms``: the broker's time on it. ``is_awaited``: a client may wait for the
-    answer.
-    """
+    answer."""
 
     control: Control
     stamped_ms: int
@@ -45,8 +43,7 @@ class Fetches(Protocol):
 
 class EarlyControl:
     """``make_work`` decodes a record. ``may_finish_ahead``: whether a partition's commits have room for offsets that
-    finish before they are read. ``answer`` replies to the client.
-    """
+    finish before they are read. ``answer`` replies to the client."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Reads single records out of turn, for controls of unread requests. A thread of its own owns the consumer and runs
-`step`; the intakes' threads call `fetch`.
-"""
+`step`; the intakes' threads call `fetch`."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class FetchingConsumer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """``record``: None if it could not be read or does not exist. ``begins_at``: the first offset of the log, if
-    nothing was known of the partition and the broker answered.
-    """
+    nothing was known of the partition and the broker answered."""
 
     assignment: Assignment
     offset: int

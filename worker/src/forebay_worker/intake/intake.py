@@ -302,8 +302,7 @@ class Intake:
 
     def _may_run(self, work: Work) -> bool:
         """Whether a request of a partition in doubt may be handed on. If not, it waits for the scan of the results, or
-        it is finished because its outcome exists.
-        """
+        it is finished because its outcome exists."""
         doubt = work.assignment.doubt
         if doubt is None:
             return True

@@ -1,6 +1,5 @@
 """Recreated topics, and logs that lost their end. Their partitions are tracked anew, because the known offsets belong
-to deleted records. The consumer's thread.
-"""
+to deleted records. The consumer's thread."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ log = structlog.get_logger("forebay.ownership")
 
 class MadeAnew:
     """``drop_withheld`` receives a partition whose topic was deleted: the worker that ran its withheld requests has
-    nothing to publish any more.
-    """
+    nothing to publish any more."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Requests that were received but must not start yet: retries that are not due, requests that a former owner of the
-partition may still run, and records whose schema is not known yet. Pure; the consumer's thread.
-"""
+partition may still run, and records whose schema is not known yet. Pure; the consumer's thread."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """Ownership: the partitions of one consumer as they are assigned and revoked, and the commits, notices and hand-overs
-of those moments. The consumer's thread; its callbacks run inside the client's poll and never raise.
-"""
+of those moments. The consumer's thread; its callbacks run inside the client's poll and never raise."""
 
 from __future__ import annotations
 
@@ -175,8 +174,7 @@ class Ownership:
 
     def owner_of(self, record: Record) -> Assignment | None:
         """The assignment of a record; None if the record must not be taken. Then its partition was released, or must be
-        sought back first, which reads the record again after those that the client freed.
-        """
+        sought back first, which reads the record again after those that the client freed."""
         key = (record.topic(), record.partition())
         return None if key in self._seeks else self.assignments.get(key)
 

@@ -1,6 +1,5 @@
 """Scans the results topic for outcomes that a dead owner's last commit does not name. A thread of its own owns the
-consumer and runs `step`; the intakes' threads call `look`.
-"""
+consumer and runs `step`; the intakes' threads call `look`."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ log = structlog.get_logger("forebay.results_reader")
 
 class LookingConsumer(Protocol):
     """The part of confluent-kafka's Consumer that is used here. It reports ends of partitions
-    (``enable.partition.eof``).
-    """
+    (``enable.partition.eof``)."""
 
     def list_topics(self, topic: str, timeout: float) -> Any: ...
     def offsets_for_times(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]: ...
@@ -73,8 +71,7 @@ class _Reading:
 
 class ResultsReader:
     """``make_consumer`` is called at the first scan: a worker that meets no crash never needs it. ``topic_id``: the id
-    of the present topic of that name; None if unknown.
-    """
+    of the present topic of that name; None if unknown."""
 
     def __init__(
         self,
@@ -206,8 +203,7 @@ class ResultsReader:
 
     def _offsets(self, consumer: LookingConsumer, numbers: list[int], at: int) -> dict[int, int]:
         """Offsets where each partition begins, ends, or has its first record from a time on (epoch milliseconds). Asks
-        all leaders at once; watermarks would take two requests a partition, one after another.
-        """
+        all leaders at once; watermarks would take two requests a partition, one after another."""
         if not numbers:
             return {}
         wanted = [TopicPartition(self._topic, number, at) for number in numbers]

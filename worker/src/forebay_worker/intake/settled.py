@@ -92,8 +92,7 @@ class Finding(Enum):
 
 class Doubts:
     """Judges the requests of one intake before they are handed on. ``look``: asks for a scan of the results from a time
-    on (epoch milliseconds).
-    """
+    on (epoch milliseconds)."""
 
     def __init__(self, *, look: Callable[[int], Look]) -> None:
         self._look = look

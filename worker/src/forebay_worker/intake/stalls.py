@@ -1,6 +1,5 @@
 """How long a consumer's partitions stand still, with the same lowest unfinished offset. Pure; the consumer's thread
-updates it, any thread may ask.
-"""
+updates it, any thread may ask."""
 
 from __future__ import annotations
 

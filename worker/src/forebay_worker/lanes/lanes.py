@@ -114,8 +114,7 @@ class Lane:
 
     def remove_expired(self, now_ms: int) -> list[Work]:
         """Takes out the requests whose deadline has passed, earliest first. Those of released partitions are dropped,
-        not returned.
-        """
+        not returned."""
         expired = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ms:

@@ -1,6 +1,5 @@
 """Chooses the tier for the next free slot: high before mid before low, with a minimum share of slot time for the lower
-ones and a reserve for high alone. Pure; one thread; monotonic seconds passed in. All O(1).
-"""
+ones and a reserve for high alone. Pure; one thread; monotonic seconds passed in. All O(1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """A worker's life: wait for Kafka, learn its time, start the threads, turn, drain, end.
 
-Runs what wiring made; decides nothing about requests. May import wiring and below. The main thread and its event loop.
+Runs the parts that wiring made; decides nothing about requests. May import wiring and below. The main thread and its
+event loop.
 """

@@ -24,10 +24,10 @@ log = structlog.get_logger("forebay.worker")
 
 
 async def find_cluster(parts: Parts, *, ops_port: int) -> dict[str, int] | None:
-    """How many partitions each topic has, once brokers answer; None when the worker is to end before that.
+    """Number of partitions of each topic, once brokers answer; None if the worker is to end before that.
 
-    Kafka may well be away for a while, as it may be later. Raises what no waiting mends, and
-    ``BrokerUnreachableError`` once the worker is to wait no longer.
+    Kafka may be away for a while, now as later. Raises errors that waiting cannot mend, and ``BrokerUnreachableError``
+    when the time to wait is over.
     """
     clock, state, patience_seconds = parts.clock, parts.state, parts.terms.kafka_wait_seconds
     give_up_at = math.inf if patience_seconds is None else clock.monotonic() + patience_seconds
@@ -56,7 +56,7 @@ async def find_cluster(parts: Parts, *, ops_port: int) -> dict[str, int] | None:
 
 
 async def learn_broker_time(parts: Parts) -> None:
-    """Asks twice, since the first answer also waits for the connection. Gives up after two seconds."""
+    """Asks twice, since the first answer also includes the time to connect. Gives up after two seconds."""
     clock, reporter = parts.clock, parts.reporter
     end = clock.monotonic() + BROKER_TIME_SECONDS_MAX
     for _ in range(2):

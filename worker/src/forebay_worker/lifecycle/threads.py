@@ -1,4 +1,4 @@
-"""The worker's threads besides the event loop's: started one by one, told to end together."""
+"""The worker's threads besides the event loop's: started one by one, stopped together."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Threads:
         self._closing = threading.Event()
 
     def start(self, loops: Iterable[tuple[str, Loop]]) -> None:
-        """Starts a thread for each, of that name, before the next is asked for."""
+        """Starts a thread for each loop, named after it, before the next loop is asked for."""
         for name, loop in loops:
             self._threads.append(self._start_thread(name, partial(self._run, loop)))
 
     def close(self) -> None:
-        """Tells them to end, and waits for nothing."""
+        """Asks the threads to end, without waiting."""
         self._closing.set()
 
     @property
     def have_ended(self) -> bool:
-        """Whether none of them runs any more."""
+        """Whether all threads have ended."""
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, loop: Loop) -> None:

@@ -1,4 +1,4 @@
-"""The turns of the event loop while the worker runs and drains: each does once what time asks for."""
+"""The turns of the event loop while the worker runs and drains: each turn does whatever is due, once."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FROZEN_SECONDS = 50.0
 
 
 class Turns:
-    """Turns until something is so."""
+    """Turns until a condition holds."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._watch_again_at = 0.0
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Returns when ``done`` says so. Raises ``KafkaFailedError`` when outcomes can never be delivered again."""
+        """Returns when ``done`` returns True. Raises ``KafkaFailedError`` if outcomes can never be delivered again."""
         while not done():
             self._turn()
             await asyncio.sleep(TICK_SECONDS)
 
     async def until_or(self, seconds: float, done: Callable[[], bool]) -> None:
-        """Returns when ``done`` says so, or after some seconds."""
+        """Returns when ``done`` returns True, or after some seconds."""
         clock = self._parts.clock
         end = clock.monotonic() + seconds
         await self.until(lambda: done() or clock.monotonic() >= end)
@@ -41,7 +41,7 @@ class Turns:
         delivery = parts.reporter.delivery
         delivery.poll()
         if delivery.fatal is not None:
-            # Only a new producer can go on: a new process starts from what is committed, and nothing is lost.
+            # Only a new producer can go on. A new process starts from the commits, and nothing is lost.
             raise KafkaFailedError(f"outcomes can no longer be delivered: {delivery.fatal}; restart the worker")
         parts.streams.poll()
         parts.clock.look(now)
@@ -56,8 +56,8 @@ class Turns:
     def _watch_for_freezing(self, now: float) -> None:
         """Ends the process, with every thread's stack on stderr, if the event loop does not turn for `FROZEN_SECONDS`.
 
-        The watch is a thread in C: some of the Kafka client's calls (pause, resume, incremental_assign) hold Python's
-        lock while they wait, and its heartbeats would keep the partitions of a frozen worker for minutes.
+        The watch is a thread in C, because some calls of the Kafka client (pause, resume, incremental_assign) hold
+        Python's lock while they wait. The client's heartbeats would keep the partitions of a frozen worker for minutes.
         """
         if now >= self._watch_again_at:
             self._watch_again_at = now + FROZEN_SECONDS / 10

@@ -1,4 +1,4 @@
-"""The worker from its start to its end; takes its parts down in the right order.
+"""The worker from start to end; stops its parts in the right order.
 
 The event loop's thread owns dispatch, execution and outcomes. Each tier's consumer has a thread of its own.
 """
@@ -36,8 +36,8 @@ log = structlog.get_logger("forebay.worker")
 
 
 def run_worker(settings: WorkerSettings) -> None:
-    """Runs a worker on this machine until SIGTERM or SIGINT. Raises ``ForebayError`` when it cannot start."""
-    # Before the event loop: the handler's module may run one of its own when it is imported.
+    """Runs a worker on this machine until SIGTERM or SIGINT. Raises ``ForebayError`` if it cannot start."""
+    # Before the event loop: the handler's module may run a loop of its own when imported.
     world = machine(settings)
     asyncio.run(_run(settings, world))
 
@@ -59,7 +59,7 @@ class Worker:
         self.parts.state.drain.set()
 
     async def run(self) -> None:
-        """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` when it cannot start."""
+        """Works until SIGTERM or SIGINT, then drains. Raises ``ForebayError`` if it cannot start."""
         loop, parts = asyncio.get_running_loop(), self.parts
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
@@ -84,7 +84,7 @@ class Worker:
             await parts.ops.stop()
             await asyncio.to_thread(parts.tracing.close)
         if parts.executor.runner_count:
-            # asyncio would wait for it for ever; all that it holds up has been delivered, committed and handed over.
+            # asyncio would wait for it for ever, although all outcomes are delivered, committed or handed over.
             log.error("a handler ignores its cancellation; ending without it", handlers=parts.executor.runner_count)
             logging.shutdown()
             os._exit(ExitCode.OK)
@@ -96,7 +96,7 @@ class Worker:
         self._threads.start(self.parts.readers.open(partitions))
 
     async def _follow_denials(self) -> None:
-        """Asks what is allowed while something is denied: of an idle topic no client tells that it is over."""
+        """Asks for permissions while something is denied: for an idle topic no client notices the end of a denial."""
         intakes = self.parts.readers.intakes
         while True:
             await asyncio.sleep(DENIED_AGAIN_SECONDS)
@@ -109,9 +109,10 @@ class Worker:
                     intake.forget_denials(lacking, before=asked_at)
 
     async def _drain(self) -> None:
-        """Releases all partitions within a second, then lets finish what runs, delivers, and says so.
+        """Releases all partitions within a second, lets running requests finish, delivers their outcomes and publishes
+        them.
 
-        The new owners withhold what runs here until they are told what became of it.
+        The new owners withhold these requests until a notice tells how each ended.
         """
         parts, turns = self.parts, self._turns
         clock, dispatcher, hand_overs = parts.clock, parts.dispatcher, parts.hand_overs

@@ -1,4 +1,4 @@
-"""Asks a running worker for its /status. One HTTP request; blocks."""
+"""Fetches a running worker's /status. One HTTP request; blocks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TIMEOUT_SECONDS = 5.0
 
 
 class WorkerUnreachableError(ForebayError):
-    """No worker answered, or what answered is none."""
+    """No worker answered, or the answer is not a worker's."""
 
     reason = "worker_unreachable"
 
 
 def fetch_status(url: str) -> tuple[bytes, dict[str, Any]]:
-    """The document, as it came and decoded. ``url``: the operations port, http://127.0.0.1:8081 say, with or
-    without /status.
+    """The document, as bytes and decoded. ``url``: the operations port, such as http://127.0.0.1:8081, with or without
+    /status.
 
-    Raises ``UsageError`` for what is no URL, ``WorkerUnreachableError`` when no worker answers there.
+    Raises ``UsageError`` for an invalid URL, ``WorkerUnreachableError`` if no worker answers there.
     """
     try:
         parts = urlsplit(url)

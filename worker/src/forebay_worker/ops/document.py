@@ -1,4 +1,4 @@
-"""The document of /status, put together from the parts. Reads and changes nothing; the event loop's thread."""
+"""Assembles the document of /status from the parts. Reads and changes nothing; the event loop's thread."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StatusDocument:
     intakes: Mapping[str, Intake]
 
     def write(self) -> dict[str, Any]:
-        """As it is now."""
+        """The present document."""
         now, now_ms = self.clock.monotonic(), self.clock.wall_ms()
         dispatcher = self.dispatcher
         return {

@@ -1,5 +1,5 @@
-"""How the worker stands at the moment of a scrape, gathered from its parts. The event loop's thread gathers; what the
-intakes' threads own is read by value."""
+"""The worker's state at a scrape, gathered from its parts. The event loop's thread gathers; data of the intakes'
+threads is read by value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeGauges:
-    """How an intake stands."""
+    """State of an intake."""
 
     held_records: int
     assigned_partitions: int
@@ -37,7 +37,8 @@ class IntakeGauges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierGauges:
-    """How a tier stands. None: not known yet. ``top_tenant_share``: of the waiting requests, the largest tenant's."""
+    """State of a tier. None: not known yet. ``top_tenant_share``: the largest tenant's share of the waiting
+    requests."""
 
     lane_records: int
     lane_bytes: int
@@ -53,7 +54,7 @@ class TierGauges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """How the worker stands. ``signals``: as `SignalPoller.sources` tells of them."""
+    """State of the worker. ``signals``: as from `SignalPoller.sources`."""
 
     backend_limit_requests: int
     backend_workers: int
@@ -90,7 +91,7 @@ class Gauges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """What the settings fix and metrics show. ``limit_min_requests``: None for a limit that never moves."""
+    """Settings shown as metrics. ``limit_min_requests``: None for a limit that never moves."""
 
     limit_min_requests: int | None
     limit_max_requests: int
@@ -109,7 +110,7 @@ def gather(
     results_reader: ResultsReader,
     intakes: Mapping[str, Intake],
 ) -> Gauges:
-    """Everything as it is now."""
+    """Gathers the present state."""
     now, gate, overload = clock.monotonic(), dispatcher.gate, dispatcher.shedder.ladder
     trouble = dispatcher.failures.trouble
     return Gauges(

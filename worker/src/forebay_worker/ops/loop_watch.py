@@ -1,4 +1,4 @@
-"""Notices when the worker's event loop is held, for how long and by whose code. The operations thread steps it."""
+"""Detects that code holds the worker's event loop, how long, and whose code it is. The operations thread steps it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger("forebay.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Whose code the loop runs: the request's, and the line of the user's own code. None: not known."""
+    """The code that holds the loop: its request, and the line of the user's own code. None: unknown."""
 
     request_id: str | None
     place: str | None
@@ -44,10 +44,10 @@ NOBODY: Final = Holder(request_id=None, place=None)
 
 
 class LoopWatch:
-    """Asks the loop for a turn, again and again, and measures how long it takes.
+    """Asks the loop for a turn, again and again, and measures the delay.
 
-    ``ask``: has the loop call a function; ``look``: who holds it; ``clock``: monotonic seconds. ``whose``: what runs
-    requests, "handler" or "backend".
+    ``ask``: has the loop call a function. ``look``: the present holder. ``clock``: monotonic seconds. ``whose``: which
+    part runs requests, "handler" or "backend".
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LoopWatch:
         """How often the loop was held for `HELD_SECONDS_MIN` or longer."""
 
     def step(self, now: float, *, cpu_seconds: float) -> None:
-        """One look, every `STEP_SECONDS`. ``cpu_seconds``: of the process, so far."""
+        """One reading, every `STEP_SECONDS`. ``cpu_seconds``: of the process, so far."""
         locked_seconds = self._late_seconds(now, cpu_seconds)
         if self._asked_at is not None and self._answered_at is not None:
             self._ended(max(self._answered_at - self._asked_at, locked_seconds), now)
@@ -91,7 +91,7 @@ class LoopWatch:
             self._log_held("holds", held)
 
     def held_seconds(self, now: float) -> float:
-        """How long the loop is held by now; 0 while it turns."""
+        """How long the loop has been held; 0 while it turns."""
         asked_at = self._asked_at
         if asked_at is None or self._answered_at is not None:
             return 0.0
@@ -100,11 +100,11 @@ class LoopWatch:
 
     @property
     def request_id(self) -> str | None:
-        """Whose code holds the loop now, where that is known."""
+        """The request whose code holds the loop now, if known."""
         return self._holder.request_id
 
     def words(self, now: float) -> str | None:
-        """For /livez and /readyz: who holds the loop; None while it turns."""
+        """For /livez and /readyz: the holder of the loop; None while it turns."""
         if not (held := self.held_seconds(now)):
             return None
         return f"the event loop is held for {held:.0f} s by {self._name()}"
@@ -123,9 +123,9 @@ class LoopWatch:
         self._answered_at = self._clock()
 
     def _late_seconds(self, now: float, cpu_seconds: float) -> float:
-        """For how long this thread could not look, for code that kept Python's lock; 0 if it was for anything else.
+        """How long this thread could not run because code kept Python's lock; 0 for any other cause.
 
-        A process that was stopped, or got no processor, has no code that holds its loop: that time does not count.
+        The time in which a process was stopped or got no processor does not count: no code held its loop.
         """
         before, cpu_before = self._stepped_at, self._cpu_seconds
         self._stepped_at, self._cpu_seconds = now, cpu_seconds
@@ -142,7 +142,7 @@ class LoopWatch:
             return
         self.holds_total += 1
         if self._holder == NOBODY and held < SAID_SECONDS:
-            return  # it may have been a machine that was busy
+            return  # the machine may have been busy
         if self._is_said or now >= self._quiet_until:
             self._log_held("held", held)
             self._quiet_until, self._unsaid = now + QUIET_SECONDS, 0
@@ -172,7 +172,7 @@ class LoopWatch:
 def look_at(
     loop: asyncio.AbstractEventLoop, thread_id: int, request_of: Callable[[asyncio.Task[Any]], str | None]
 ) -> Holder:
-    """Who holds the loop, which runs in that thread. From any other thread."""
+    """The holder of the loop that runs in that thread. From any other thread."""
     task = asyncio.current_task(loop)
     if task is None:
         return NOBODY
@@ -180,8 +180,8 @@ def look_at(
 
 
 def place_of(frame: FrameType | None) -> str | None:
-    """The line of the user's own code that a thread is in: the outermost one below ours, where a call to what blocks
-    is; else the innermost line."""
+    """The line of the user's own code that a thread executes: the outermost one below ours, where a blocking call would
+    be; else the innermost line."""
     if frame is None:
         return None
     found: FrameType = frame

@@ -1,7 +1,7 @@
 """Every metric of the worker, in one list, and the collector that shows them. Each also carries the label ``pool``.
 
-Labels have few values: tiers, intakes, reasons, the one backend. Never a tenant, a model or a request: those are the
-callers' to choose, and /status names what matters of them.
+Labels have few values: tiers, intakes, reasons, the one backend. Never a tenant, a model or a request: clients choose
+those, and /status shows the important ones.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class Collector:
         self._build = (version("forebay-worker"), platform.python_version(), worker_id)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not call `collect`, the worker does not run yet."""
+        """Nothing: registering must not call `collect`, since the worker does not run yet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -315,7 +315,7 @@ def _add_counts(add: _Add, stats: Stats) -> None:
     for tier in TIERS:
         add("forebay_started_total", stats.queue_seconds[tier].count, tier)
         for reason in Reason:
-            # Those that have not come yet, too: a series that begins at 1 has not grown.
+            # Causes that have not occurred too: a series that begins at 1 shows no growth.
             add("forebay_outcomes_total", stats.outcomes.get((tier, reason), 0), tier, reason.status, reason.code)
     for (action, outcome), number in sorted(stats.controls.items()):
         add("forebay_controls_total", number, action, outcome)
@@ -333,7 +333,7 @@ def _add_counts(add: _Add, stats: Stats) -> None:
 def _add_signals(add: _Add, now: Gauges) -> None:
     for signal, source in now.signals.items():
         if source["state"] == "off":
-            # It does not exist here: a 0 would say that it failed.
+            # The source does not exist here: a 0 would mean that it failed.
             continue
         add("forebay_signal_up", source["state"] == "ok", signal)
         add("forebay_signal_age_seconds", _or_nan(source["age_seconds"]), signal)

@@ -1,4 +1,4 @@
-"""What /livez and /readyz say. Called on the operations port's thread: reads only what any thread may read."""
+"""Answers of /livez and /readyz. Called on the operations port's thread: reads only what any thread may read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ HELD_SECONDS_BEFORE_UNREADY = 5.0
 
 
 class Probes:
-    """``expected``: the names of the intakes that there will be; ``following_troubles``: why coordination cannot be
-    read."""
+    """``expected``: names of the intakes to wait for. ``following_troubles``: why coordination cannot be read."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Probes:
         self._watch = watch
 
     def not_alive(self) -> list[str]:
-        """What has stood still for too long; [] for nothing."""
+        """Loops that have stood still for too long; [] if there are none."""
         now = self._clock.monotonic()
         beats = {f"intake {name}": intake.heartbeat for name, intake in list(self._intakes.items())}
         beats["loop"] = self._state.heartbeat
@@ -68,7 +67,7 @@ class Probes:
         return problems
 
     def not_ready(self) -> list[str]:
-        """What keeps the worker from its work; [] for nothing."""
+        """Reasons why the worker cannot work; [] if there are none."""
         if self._state.drain.is_set():
             return ["draining"]
         if self._state.waits_for is not None:

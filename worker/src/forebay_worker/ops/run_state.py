@@ -1,4 +1,4 @@
-"""How far a worker has come between its start and its end. The event loop's thread writes it; any thread reads it."""
+"""A worker's progress between start and end. The event loop's thread writes it; any thread reads it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ State = Literal["waiting_for_kafka", "working", "draining"]
 
 @dataclass(slots=True, kw_only=True)
 class RunState:
-    """``waits_for``: what must come before the work begins; None from then on. ``heartbeat``: when the event loop last
-    turned. ``assigned_by``: when even an empty share of the partitions counts as assigned. Monotonic seconds."""
+    """``waits_for``: the condition for starting work; None once it holds. ``heartbeat``: when the event loop last
+    turned. ``assigned_by``: when even an empty assignment counts as one. Monotonic seconds."""
 
     heartbeat: float
     waits_for: str | None = "waiting for Kafka"

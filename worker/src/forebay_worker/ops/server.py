@@ -1,7 +1,7 @@
 """The worker's own HTTP port: /livez, /readyz, /metrics and /status, on a thread and an event loop of their own.
 
-So it answers while the worker's event loop is held, and says by whom. What that loop's thread owns is read on it alone:
-/metrics and /status are written there when they are asked for, and are as they were last written while it is held.
+So it answers while the worker's event loop is held, and names the holder. Data of that loop's thread is read on it
+alone: /metrics and /status are written there on request, and served from their last version while it is held.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ log = structlog.get_logger("forebay.worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpsPages:
-    """What the port shows. ``not_alive`` and ``not_ready`` return what is wrong, [] for nothing; they are called on the
-    port's own thread. ``registry`` and ``status`` are read on the worker's event loop, ``live`` on the port's thread.
-    """
+    """The pages of the port. ``not_alive`` and ``not_ready`` return errors, [] for none; they are called on the port's
+    own thread. ``registry`` and ``status`` are read on the worker's event loop, ``live`` on the port's thread."""
 
     registry: CollectorRegistry
     live: CollectorRegistry
@@ -50,10 +49,10 @@ class OpsPages:
 
 
 class OpsPort(Protocol):
-    """What listens for the pages' readers."""
+    """A server for the pages."""
 
     async def start(self, *, host: str, port: int) -> int:
-        """Listens; returns the port. Raises ``UsageError`` when it cannot."""
+        """Listens; returns the port. Raises ``UsageError`` if it cannot."""
         ...
 
     async def stop(self) -> None:
@@ -74,7 +73,7 @@ class OpsServer:
         self._stop: Callable[[], object] = lambda: None
 
     async def start(self, *, host: str, port: int) -> int:
-        """Listens; returns the port. Raises ``UsageError`` when it cannot."""
+        """Listens; returns the port. Raises ``UsageError`` if it cannot."""
         started: Future[int] = Future()
         thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(host, port, started)), name="operations", daemon=True
@@ -149,7 +148,7 @@ class OpsServer:
             return _checked([self._watch.words(time.monotonic()) or "the event loop has not begun to turn"])
         now = time.monotonic()
         of_loop = {**self._watch.status(now), "document_age_seconds": round(self._status.age_seconds(now), 3)}
-        # The document is an object that is not empty.
+        # The document is a non-empty object.
         body = body[:-1] + b',"event_loop":' + msgspec.json.encode(of_loop) + b"}"
         return web.Response(body=body, content_type="application/json")
 
@@ -164,7 +163,7 @@ class _Page:
         self._written_at = 0.0
 
     async def read(self) -> bytes | None:
-        """As it is now, or as it was last written while the loop is held; None if it never was."""
+        """The present page, or its last version while the loop is held; None if there is none."""
         asked: Future[bytes] = Future()
         self._loop.call_soon_threadsafe(self._write_for, asked)
         try:
@@ -176,13 +175,13 @@ class _Page:
         return self._last
 
     def age_seconds(self, now: float) -> float:
-        """Of what `read` returned last."""
+        """Age of the page that `read` returned last."""
         return max(0.0, now - self._written_at)
 
     def _write_for(self, asked: Future[bytes]) -> None:
         """On the worker's loop."""
         if not asked.set_running_or_notify_cancel():
-            return  # whoever asked has gone
+            return  # the client has gone
         try:
             asked.set_result(self._write())
         except Exception as error:  # noqa: BLE001 - it is the asker's

@@ -1,5 +1,5 @@
-"""What /status says of dispatch and pacing: what limits each tier now, why the limit is what it is, and how well it was
-predicted. Pure: it reads and changes nothing."""
+"""/status of dispatch and pacing: what limits each tier now, why the limit is what it is, and the accuracy of
+predictions. Pure: it reads and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MISSED = (Reason.DEADLINE_PASSED_WAITING, Reason.DEADLINE_PASSED_RUNNING, Reaso
 
 
 def shown(found: Limitation | None) -> dict[str, Any] | None:
-    """For the document."""
+    """A value for the document."""
     return None if found is None else msgspec.structs.asdict(found)
 
 
 def breaker_status(dispatcher: Dispatcher) -> dict[str, Any]:
-    """Whether the backend serves, and while it serves nobody what it fails with, why, and what to do about it."""
+    """The breaker's state and, while the backend serves nobody, its errors, their cause and the remedy."""
     breaker, trouble = dispatcher.breaker, dispatcher.failures.trouble
     return {
         "state": breaker.state,
@@ -42,7 +42,8 @@ def breaker_status(dispatcher: Dispatcher) -> dict[str, Any]:
 
 
 def credentials_refused(dispatcher: Dispatcher) -> list[str]:
-    """What /readyz says of a backend that lets nobody in; [] for any other, since only this one waits for a person."""
+    """For /readyz: a backend that refuses the credentials; [] for any other error, since only this one waits for a
+    person."""
     trouble = dispatcher.failures.trouble
     if trouble is None or trouble.cause is not Cause.CREDENTIALS:
         return []
@@ -50,7 +51,7 @@ def credentials_refused(dispatcher: Dispatcher) -> list[str]:
 
 
 def pacing_status(gate: Gate, *, policy: str, now: float) -> dict[str, Any]:
-    """The limit, the last changes with their causes (latest last), and what the backend is thought to take."""
+    """The limit, its last changes with their causes (latest last), and the model of the backend."""
     model = gate.model
     return {
         "policy": policy,
@@ -85,7 +86,7 @@ def _target(gate: Gate) -> dict[str, Any] | None:
 
 
 def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: int) -> dict[Tier, dict[str, Any]]:
-    """Each tier: what waits and runs, how long a new request would wait, and what became of the others.
+    """Each tier: waiting and running requests, the wait of a new request, and the outcomes of the others.
 
     ``now``: monotonic seconds; ``now_ms``: epoch milliseconds.
     """
@@ -113,7 +114,7 @@ def tiers_status(dispatcher: Dispatcher, *, stats: Stats, now: float, now_ms: in
 
 
 def running_status(dispatcher: Dispatcher, *, now: float, now_ms: int) -> list[dict[str, Any]]:
-    """What runs, longest first; the first hundred."""
+    """The running requests, longest first; at most a hundred."""
     return [
         {
             "request_id": work.request_id,

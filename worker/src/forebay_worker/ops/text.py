@@ -13,9 +13,9 @@ _NONE = "-"
 
 
 def status_text(document: Mapping[str, Any]) -> str:
-    """Sections with a heading each, in the order in which on-call asks: what stops it, why, for whom.
+    """Sections with a heading each, in the order of on-call's questions: what stops it, why, for whom.
 
-    An engine's own words are in it, so all is made printable.
+    The text may contain an engine's own words, so all of it is made printable.
     """
     document = printable_document(document)
     return "\n\n".join(
@@ -38,7 +38,7 @@ def status_text(document: Mapping[str, Any]) -> str:
 
 
 def _knows_tokens(document: Mapping[str, Any]) -> bool:
-    """Of a handler that tells no tokens, without an engine's counters beside it, all figures of them are guesses."""
+    """False for a handler that reports no tokens, without an engine's counters: all token figures are guesses then."""
     is_metered: bool = document["pacing"]["model"]["learns_from"] == "engine_counters"
     is_published = any(of["estimates"]["output_tokens"] is not None for of in document["tiers"].values())
     return is_metered or is_published or document.get("backend") != "handler"
@@ -68,7 +68,7 @@ def _overview(document: Mapping[str, Any]) -> str:
 
 
 def _held(loop: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Nothing while the worker's event loop turns."""
+    """Empty while the worker's event loop turns."""
     if loop is None or not loop["held_seconds"]:
         return []
     whose = "" if loop["request_id"] is None else f" by request {loop['request_id']}"
@@ -86,7 +86,7 @@ def _in_flight(document: Mapping[str, Any]) -> str:
 
 
 def _sharing(sharing: Mapping[str, Any]) -> str:
-    """Nothing while the worker is alone."""
+    """Empty while the worker is alone."""
     if len(sharing["workers"]) < 2:
         return ""
     head = ("worker", "share", "in flight", "high", "mid", "low", "finds a limit of", "")
@@ -105,7 +105,7 @@ def _sharing(sharing: Mapping[str, Any]) -> str:
 
 
 def _tier_times(times: Mapping[str, Any] | None) -> str:
-    """Nothing while the pool's workers agree."""
+    """Empty while the pool's workers agree."""
     rows = [] if times is None else [(of["worker"], of["difference"]) for of in times["differing"]]
     return _titled("workers with other deadlines or waits, this one's first", rows)
 
@@ -245,7 +245,7 @@ def _indented(rows: Sequence[Sequence[str]]) -> Iterable[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell but for the last."""
+    """Columns as wide as their widest cell, except the last."""
     if not rows:
         return ""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

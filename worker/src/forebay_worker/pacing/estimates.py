@@ -14,8 +14,7 @@ ERROR_SHARE = 0.9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
     """``actual_over_predicted``: ratio of the sums over the last ``answers``. ``error_p90``: nine tenths of the errors,
-    in either direction, are at most this, in the unit of the prediction.
-    """
+    in either direction, are at most this, in the unit of the prediction."""
 
     answers: int
     actual_over_predicted: float
@@ -45,8 +44,7 @@ class Estimates:
 
     def error_ratio(self, tier: Tier) -> float | None:
         """Mean error of an execution's prediction, in either direction, as a share of its length; None before the
-        first.
-        """
+        first."""
         errors = [abs(predicted - actual) / actual for predicted, actual in self._service_seconds[tier] if actual > 0]
         return sum(errors) / len(errors) if errors else None
 

@@ -22,8 +22,7 @@ class ExternalLoad:
 
     def read(self, engine_requests: float | None, *, is_new: bool, in_flight: int) -> None:
         """``engine_requests``: running and waiting, from the engine's last reading. ``is_new``: the reading was not
-        seen before. ``in_flight``: of all workers now.
-        """
+        seen before. ``in_flight``: of all workers now."""
         if engine_requests is None:
             self.requests = 0.0
         elif is_new:

@@ -121,8 +121,7 @@ class Gate:
         self, *, share_requests: int, others: Others, common_limit: float | None, silent_seconds: float | None
     ) -> None:
         """Current sharing of the backend. ``silent_seconds``: how long this worker has not received its own records, if
-        it has no share for that reason.
-        """
+        it has no share for that reason."""
         self._share, self.others, self.common_limit = share_requests, others, common_limit
         self._external.note_in_flight(self._in_flight + others.in_flight)
         self._silent_seconds = silent_seconds
@@ -130,8 +129,7 @@ class Gate:
     @property
     def is_slow_by_load(self) -> bool:
         """Whether an output token takes longer than the policy's target, and would take notably less with fewer
-        requests in flight. A step that is slow by itself is no reason to leave the engine empty.
-        """
+        requests in flight. A step that is slow by itself is no reason to leave the engine empty."""
         target, seconds = self.policy.token_seconds_target, self.model.token_seconds
         if target is None or seconds is None or seconds <= target:
             return False
@@ -139,8 +137,7 @@ class Gate:
 
     def prefill_tokens(self, now: float) -> float:
         """This worker's prompt tokens that wait for prefill in the backend, estimated from the fitted pace and the
-        answers. Other workers' prompts have their part of the backend's prefill.
-        """
+        answers. Other workers' prompts have their part of the backend's prefill."""
         pace = self._prefill_token_seconds
         own = self._prefill_tokens
         if own:
@@ -162,8 +159,7 @@ class Gate:
 
     def _prefill_tokens_of_others(self, pace: float) -> float:
         """A guess: as many for each of their requests as for each of ours. But they hold back too, so at most one
-        prompt and what may wait before it.
-        """
+        prompt and what may wait before it."""
         if not self.others_requests or not self._in_flight:
             return 0.0
         most = self._prompt_tokens_mean
@@ -198,8 +194,7 @@ class Gate:
 
     def memory_open_to_all(self, reserved: int) -> int | None:
         """The memory that mid and low may fill beyond their guaranteed shares. The rest is kept for high, in the
-        proportion of ``reserved`` to all slots. None: there is no bound.
-        """
+        proportion of ``reserved`` to all slots. None: there is no bound."""
         if self.memory_bytes_max is None:
             return None
         share = self.share_requests
@@ -312,8 +307,7 @@ class Gate:
 
     def _correct_prefill(self, at_start: AtStart, now: float, output_tokens: int) -> None:
         """Backends prefill in order of arrival. An answer shows that its prompt, and all before it, were taken in
-        before its first token. Later prompts cannot be further than the pace allows.
-        """
+        before its first token. Later prompts cannot be further than the pace allows."""
         self.prefill_tokens(now)
         decode_seconds = output_tokens * (self.model.token_seconds or 0.0)
         pace = self.model.prompt_token_seconds

@@ -17,8 +17,7 @@ class KvCache:
 
     def learn(self, used_share: float | None, *, tokens_in_flight: float, own_part: float) -> None:
         """``used_share``: as the engine reports it. ``tokens_in_flight``: this worker's tokens in the cache.
-        ``own_part``: their part of all tokens in the cache, 0 to 1.
-        """
+        ``own_part``: their part of all tokens in the cache, 0 to 1."""
         if used_share is None or used_share < KV_SHARE_TELLING or tokens_in_flight <= 0 or not own_part:
             return
         seen = tokens_in_flight / own_part / used_share

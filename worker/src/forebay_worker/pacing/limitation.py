@@ -17,8 +17,7 @@ class Limitation(msgspec.Struct, frozen=True, gc=False):
 
 class Pace(msgspec.Struct, frozen=True, gc=False):
     """Duration of a request that starts now: ``ahead_seconds``, plus a time for each prompt token and each output
-    token. All 0 while the backend is unknown.
-    """
+    token. All 0 while the backend is unknown."""
 
     ahead_seconds: float
     prompt_token_seconds: float

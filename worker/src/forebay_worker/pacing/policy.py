@@ -1,6 +1,5 @@
 """Pacing: how many requests may be in flight. Policies are small pure objects: ended requests and readings go in, a
-limit comes out. They never read a clock and do no I/O.
-"""
+limit comes out. They never read a clock and do no I/O."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class Signals:
 
 class PacingPolicy(Protocol):
     """Finds the limit of one backend, for all workers that share it. Each worker has a policy of its own, which
-    receives its own answers; `adopt` and `cut_to` keep them together.
-    """
+    receives its own answers; `adopt` and `cut_to` keep them together."""
 
     @property
     def limit_requests(self) -> int:
@@ -84,8 +82,7 @@ class PacingPolicy(Protocol):
 
     def adopt(self, limit: float, now: float, /) -> None:
         """Replaces its own limit by the one on which all workers agree. Keeps a lower one just after a hard cut, which
-        the others do not know yet.
-        """
+        the others do not know yet."""
         ...
 
     def cut_to(self, limit: float, now: float, /) -> str | None:

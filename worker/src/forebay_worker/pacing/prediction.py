@@ -83,8 +83,7 @@ class RecentQuantile:
 
 class _Class:
     """Recent answers of a class: shares of their caps, or tokens where there was none. ``caps``: of a class for any
-    cap.
-    """
+    cap."""
 
     __slots__ = ("caps", "shares")
 
@@ -144,8 +143,7 @@ class Predictor:
 
     def _learn_prompt(self, prediction: Prediction, prompt_tokens: int) -> None:
         """Learns tokens per byte of a text prompt, or the tokens of its media; from a prompt with text and media
-        neither.
-        """
+        neither."""
         model, per_byte = prediction.model, self._tokens_per_byte
         if prediction.media:
             text_tokens = prediction.text_bytes * per_byte.get(model, 1 / BYTES_PER_TOKEN)

@@ -141,8 +141,7 @@ class ServiceModel:
 
     def start_from(self, fitted_seconds: tuple[float, float, float]) -> None:
         """Starts from another worker's figures for the same engine. Only varying loads separate a step from its
-        sequences. A worker that joins at a full engine may never see one, and would keep its initial figures.
-        """
+        sequences. A worker that joins at a full engine may never see one, and would keep its initial figures."""
         self.step_seconds, self.sequence_seconds, self.prompt_token_seconds = fitted_seconds
         step, sequence, prompt_token = (seconds / unit for seconds, unit in zip(fitted_seconds, _UNITS, strict=True))
         self._fit = LeastSquares(weights=(step, sequence, prompt_token), spread=_SPREAD)
@@ -160,8 +159,7 @@ class ServiceModel:
         in_flight: float,
     ) -> None:
         """Learns from an answer. ``ahead_tokens``: prompt tokens to be prefilled before its own. ``in_flight``: mean
-        number of requests during its time.
-        """
+        number of requests during its time."""
         if self.is_metered or not _is_possible(service_seconds, output_tokens, prefilled_tokens):
             return
         self._learn(output_tokens, output_tokens * in_flight, prefilled_tokens, service_seconds)
@@ -170,8 +168,7 @@ class ServiceModel:
 
     def meter(self, *, seconds: float, prompt_tokens: float, output_tokens: float, in_flight: float) -> None:
         """Learns from the engine's counters over a time in which it was never idle. ``in_flight``: mean number of
-        requests that it ran, from all clients.
-        """
+        requests that it ran, from all clients."""
         self.is_metered = True
         steps = output_tokens / max(1.0, in_flight)
         if not _is_possible(seconds, steps, prompt_tokens):
@@ -193,8 +190,7 @@ class ServiceModel:
 
     def prefill_token_seconds(self, in_flight: float) -> float:
         """Time of a prompt token that waits for prefill while ``in_flight`` others are decoded: each chunk of prompts
-        shares its step with them.
-        """
+        shares its step with them."""
         decode = self.step_seconds + self.sequence_seconds * in_flight
         return self.prompt_token_seconds + decode / PREFILL_CHUNK_TOKENS
 

@@ -1,6 +1,5 @@
 """One partition while this worker owns it: which of its records to run, skip or withhold, and what to commit. Pure; the
-consumer's thread owns it, except for the two members named in `Assignment`.
-"""
+consumer's thread owns it, except for the two members named in `Assignment`."""
 
 from __future__ import annotations
 
@@ -164,8 +163,7 @@ class Assignment:
 
     def crashes_of(self, offset: int) -> int:
         """Number of workers that died while they ran this offset. `SUSPECT_CRASHES` of them make it a suspect. One more
-        is counted only if it ran alone.
-        """
+        is counted only if it ran alone."""
         return self._crashes.get(offset, 0)
 
     def log_ends_at(self, offset: int) -> None:
@@ -178,8 +176,7 @@ class Assignment:
     @property
     def wants_commits_soon(self) -> bool:
         """Whether starts may wait for a commit: the first ones, those that the last owner may have started, and
-        suspects.
-        """
+        suspects."""
         position = self.offsets.position()
         is_behind = position is not None and position < self.claims.careful_below
         may_wait = self.offsets.pending_count > 0 and (is_behind or not self.claims.is_announced)
@@ -264,8 +261,7 @@ class Assignment:
 
     def _is_overruled(self, said_since_ms: int | None) -> bool:
         """Whether a later owner has committed since the notice's owner: the earlier one does not know the partition's
-        later state.
-        """
+        later state."""
         former_since_ms = self._former_since_ms
         if said_since_ms is None:
             return False

@@ -1,6 +1,5 @@
 """Credit: how many records and bytes an intake may hand to dispatch. The two sides are different threads: each writes
-its own numbers and only reads the other's.
-"""
+its own numbers and only reads the other's."""
 
 from __future__ import annotations
 

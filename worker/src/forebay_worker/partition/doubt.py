@@ -1,6 +1,5 @@
 """Requests of a partition that may have their outcome already: its last owner died before it could commit them. Pure;
-the consumer's thread owns it.
-"""
+the consumer's thread owns it."""
 
 from __future__ import annotations
 

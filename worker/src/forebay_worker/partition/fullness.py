@@ -14,8 +14,7 @@ class Fullness:
 
     def note(self, now: float, *, has_room: bool, is_half_free: bool, must_poll: bool) -> None:
         """Notes one reading. ``must_poll``: commits are in flight. Their answers come by polls, which need room or a
-        pause.
-        """
+        pause."""
         if has_room:
             self._since = None
             if self.is_full and is_half_free:

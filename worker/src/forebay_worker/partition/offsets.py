@@ -59,8 +59,7 @@ class PartitionOffsets:
 
     def _pass_gap(self, first: int, end: int) -> None:
         """Names offsets without a record, beyond an unfinished one, as finished. A reader of the commit would otherwise
-        take them for waiting records.
-        """
+        take them for waiting records."""
         if self._pending and end - first <= GAP_OFFSETS_MAX:
             self._finished.update(range(first, end))
 

@@ -14,8 +14,7 @@ IDENTIFY_SECONDS_MAX = 3.0
 
 def may_open(*, assigned_at: float, now: float, read_until: float, read_at: float, known_until: float) -> bool:
     """``read_until``: all notices up to here were read. ``read_at``: when the last of the awaited ones was read.
-    ``known_until``: topic ids are known up to here. Monotonic seconds.
-    """
+    ``known_until``: topic ids are known up to here. Monotonic seconds."""
     waited = now - assigned_at
     # While records arrive, their end is waited for: after many cancels the backlog is long.
     overdue = waited > READ_SECONDS_MAX and (now - read_at > READ_SECONDS_MAX or waited > FLOOD_SECONDS_MAX)

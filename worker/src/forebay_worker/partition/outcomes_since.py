@@ -11,8 +11,7 @@ was cut off lives on, and delivers what it had when it is back. Commits go on te
 
 class OutcomesSince:
     """``former_ms``: from a former owner's commit. ``late_ms``: when this owner last looked for a former owner's
-    outcomes, which may still arrive later; None for never.
-    """
+    outcomes, which may still arrive later; None for never."""
 
     __slots__ = ("_said", "former_ms", "late_ms")
 

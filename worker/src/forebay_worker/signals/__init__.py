@@ -1,4 +1,4 @@
-"""What engine and GPU say of themselves: sources, the poller, readings with their age; NVML in a child process.
+"""Readings from engine and GPU: sources, the poller, readings with their age; NVML in a child process.
 
 Reaches the engine's metrics page, Prometheus and NVML. May import no other room. Tasks of the event loop.
 """

@@ -1,5 +1,4 @@
-"""Why a server could not be reached or went away, in words for people: aiohttp's own name its classes and arguments.
-Pure."""
+"""Messages for failed connections: aiohttp's own texts name its classes and arguments. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +24,13 @@ def connection_words(error: Exception) -> str:
         case aiohttp.ClientOSError():
             return _os_words(error)
         case aiohttp.ClientResponseError():
-            # Another protocol, broken headers; aiohttp calls each of them 400, which nobody said.
+            # Another protocol, or broken headers. aiohttp calls each of them 400, a status that no server sent.
             return f"the answer is no HTTP: {' '.join(error.message.split())[:_SAID_CHARS_MAX]}"
     return f"{type(error).__name__}: {error}"
 
 
 def trouble_words(error: Exception) -> str:
-    """With the address where it could not be reached: `no connection to 127.0.0.1:8000: connection refused`."""
+    """With the address if it could not be reached: `no connection to 127.0.0.1:8000: connection refused`."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"no connection to {error.host}:{error.port}: {connection_words(error)}"
     return connection_words(error)

@@ -1,4 +1,4 @@
-"""An engine's /metrics page turned into an `EngineReading`, by a table of engines and the names they use. Pure."""
+"""Reads an engine's /metrics page into an `EngineReading`, by a table of engines and their metric names. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A metric's name as the page has it (``_total`` and ``_sum`` included), and labels that its series must have."""
+    """A metric's name as on the page (with ``_total`` or ``_sum``), and labels that its series must have."""
 
     name: str
     labels: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -39,10 +39,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What one kind of engine calls what. For each field the first name that is on the page counts.
+    """The metric names of one kind of engine. For each field the first name on the page counts.
 
-    ``ranks``: labels by which processes that serve the same requests together say the same; they count once.
-    ``parts``: labels by which a sum is shown again in parts; the parts do not count.
+    ``ranks``: labels of processes that serve the same requests together and report the same values; they count once.
+    ``parts``: labels that split a sum which the page also shows as a whole; the parts do not count.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Engine:
     parts: frozenset[str] = frozenset()
 
     def series(self) -> tuple[Series, ...]:
-        """All of them."""
+        """All series of this engine."""
         return (
             *(*self.running, *self.waiting, *self.kv_share),
             *(*self.preemptions, *self.prompt_tokens, *self.output_tokens),
@@ -68,7 +68,7 @@ ENGINES: Final[tuple[Engine, ...]] = (
         name="vllm",
         running=(Series("vllm:num_requests_running"),),
         waiting=(Series("vllm:num_requests_waiting"),),
-        # Renamed in 0.10; versions between show both. Both are shares of 1 in spite of the name.
+        # Renamed in 0.10; versions between show both. Both are shares of 1, in spite of the name.
         kv_share=(Series("vllm:kv_cache_usage_perc"), Series("vllm:gpu_cache_usage_perc")),
         preemptions=(Series("vllm:num_preemptions_total"), Series("vllm:num_preemptions")),
         prompt_tokens=(Series("vllm:prompt_tokens_total"),),
@@ -79,7 +79,7 @@ ENGINES: Final[tuple[Engine, ...]] = (
         running=(Series("sglang:num_running_reqs"),),
         waiting=(Series("sglang:num_queue_reqs"),),
         kv_share=(Series("sglang:token_usage"),),
-        # Without _total it is a gauge of the last step's, which says nothing of growth.
+        # Without _total it is a gauge of the last step, which does not show growth.
         preemptions=(Series("sglang:num_retracted_requests_total"), Series("sglang:num_retracted_reqs_total")),
         prompt_tokens=(Series("sglang:prompt_tokens_total"),),
         output_tokens=(Series("sglang:generation_tokens_total"),),
@@ -131,11 +131,10 @@ ENGINES: Final[tuple[Engine, ...]] = (
 def read_engine_metrics(page: str, *, at: float, prefix: str = "") -> EngineReading:
     """Reads a page in Prometheus' text format. ``at``: monotonic seconds.
 
-    ``prefix``: what stands before the engine's own names, ``ray_`` where Ray exports them: its names have an underscore
-    where the engine's have a colon.
-    Counts are summed over models and label sets; of shares the highest counts. A value that is no number, negative or
-    absurd makes its field None. Raises ``SignalError`` when no engine of the table wrote the page, or nothing on it can
-    be read.
+    ``prefix``: text before the engine's own names, ``ray_`` if Ray exports them: its names have an underscore where the
+    engine's have a colon. Counts are summed over models and label sets; of shares the highest counts. A value that is
+    not a number, negative or absurd makes its field None. Raises ``SignalError`` if no engine of the table wrote the
+    page, or if it has no readable value.
     """
     found, garbled = _samples(page, prefix)
     engine = _engine_of(found.keys() | garbled)
@@ -159,7 +158,7 @@ def read_engine_metrics(page: str, *, at: float, prefix: str = "") -> EngineRead
 
 
 def engine_name(page: str, *, prefix: str = "") -> str | None:
-    """Which engine of the table wrote the page. Raises ``SignalError`` for one with too many series."""
+    """The engine of the table that wrote the page. Raises ``SignalError`` for one with too many series."""
     found, garbled = _samples(page, prefix)
     engine = _engine_of(found.keys() | garbled)
     return None if engine is None else engine.name
@@ -171,7 +170,7 @@ def _engine_of(names: Set[str]) -> Engine | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """What is on one page."""
+    """The content of a page."""
 
     engine: Engine
     found: Mapping[str, list[Sample]]
@@ -186,7 +185,7 @@ class _Look:
         return min(max(values), 1.0) if values else None
 
     def _values(self, series: tuple[Series, ...], maximum: float) -> list[float]:
-        """Of the first name that is on the page, each that counts once; none when one is absurd."""
+        """The values of the first name on the page, each counted once; none if one is absurd."""
         for one in series:
             if one.name in self.garbled:
                 return []
@@ -212,8 +211,8 @@ class _Look:
 def _samples(page: str, prefix: str) -> tuple[dict[str, list[Sample]], frozenset[str]]:
     """The samples of the table's names, and the names on lines that cannot be parsed.
 
-    Only those lines are parsed, one by one: a page of vLLM's has a thousand more, mostly buckets, and the parser takes
-    27 microseconds a line; and one bad line spoils its own field only. Raises ``SignalError`` when they are too many.
+    Only those lines are parsed, one by one. A page of vLLM's has a thousand more, mostly buckets, and the parser takes
+    27 microseconds a line. A bad line spoils its own field only. Raises ``SignalError`` if there are too many.
     """
     found: dict[str, list[Sample]] = {}
     garbled = set()
@@ -244,5 +243,5 @@ def _names_behind(prefix: str) -> Mapping[str, str]:
 @cache
 def _wanted_lines(prefix: str) -> re.Pattern[str]:
     names = "|".join(map(re.escape, sorted(_names_behind(prefix))))
-    # The newline as a literal, not as ^: the search then leaps from line to line.
+    # The newline as a literal, not as ^: the search then jumps from line to line.
     return re.compile(rf"\n(?P<name>{names})(?=[{{ \t]).*")

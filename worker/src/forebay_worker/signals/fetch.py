@@ -22,7 +22,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 def _phrase(status: int) -> str:
-    """What the status is called; empty for one that has no name."""
+    """The status's name; empty for one without."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
@@ -31,7 +31,7 @@ def _phrase(status: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """``date``: the header, the server's clock."""
+    """``date``: the header with the server's time."""
 
     body: bytes
     date: str | None
@@ -39,7 +39,7 @@ class Reply:
 
 async def fetch(session: aiohttp.ClientSession, url: URL) -> Reply:
     """The answer to a GET that has status 200. Raises ``SignalError``."""
-    # Neither a password nor a long query belongs into a log.
+    # Neither a password nor a long query may appear in a log.
     shown = url.with_user(None).with_query(None)
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)) as response:
@@ -49,7 +49,7 @@ async def fetch(session: aiohttp.ClientSession, url: URL) -> Reply:
                 if len(body) > BODY_BYTES_MAX:
                     raise SignalError(f"{shown}: the answer is larger than {BODY_BYTES_MAX} bytes")
             if response.status != 200:
-                # Without a word of the body: the log and /status show this.
+                # Without any of the body: the log and /status show this.
                 raise SignalError(f"{shown}: HTTP {response.status} {_phrase(response.status)}".rstrip())
             return Reply(body=bytes(body), date=response.headers.get("date"))
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""Which readings of GPUs can be believed, and how FOREBAY_GPU_DEVICES is read. Pure."""
+"""Validates GPU readings, and parses FOREBAY_GPU_DEVICES. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 
 
 def device_names(devices: str) -> tuple[str, ...]:
-    """The indices and UUIDs in the value of FOREBAY_GPU_DEVICES, each once; () for all. Raises ``UsageError``."""
+    """The indices and UUIDs in FOREBAY_GPU_DEVICES, each once; () for all. Raises ``UsageError``."""
     names = [name.strip() for name in devices.split(",")] if devices.strip(" ,") else []
     for name in names:
         if not _INDEX.fullmatch(name) and not _UUID.fullmatch(name):
@@ -34,23 +34,23 @@ def device_names(devices: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedGpus:
-    """``reading``: None when no value can be used. ``problems``: what was refused or is wrong, for a person."""
+    """``reading``: None if no value can be used. ``problems``: refused values and errors, as text for people."""
 
     reading: GpuReading | None
     problems: tuple[str, ...]
 
 
 def check_percent(value: object) -> float | None:
-    """A share of 0 to 1 from a percentage of 0 to 100; None when it is none."""
+    """A share of 0 to 1 from a percentage of 0 to 100; None if the value is not a percentage."""
     number = _number(value)
     return None if number is None or not 0 <= number <= PERCENT_MAX else min(number / 100, 1.0)
 
 
 def check_devices(devices: object, *, at: float) -> CheckedGpus:
-    """Reads what the NVML process says of its devices: utilisation is their mean, memory the fullest one's.
+    """Reads the NVML process's list of devices: utilisation is their mean, memory the fullest one's.
 
     ``devices``: a list of objects with ``name`` and, each a number or null, ``utilisation_percent``, ``sm_percent``,
-    ``memory_used_bytes``, ``memory_total_bytes``; ``error`` where a device answered nothing. ``at``: monotonic seconds.
+    ``memory_used_bytes``, ``memory_total_bytes``; ``error`` if a device answered nothing. ``at``: monotonic seconds.
     """
     problems: list[str] = []
     utilisations: list[float] = []
@@ -66,7 +66,7 @@ def check_devices(devices: object, *, at: float) -> CheckedGpus:
         sm_utilisation = _checked_percent(device, "sm_percent", name, problems)
         utilisation = _checked_percent(device, "utilisation_percent", name, problems)
         if utilisation == 0 and sm_utilisation is not None and sm_utilisation > _SM_BUSY_SHARE:
-            # Where a driver cannot tell, under virtualisation say, some answer 0.
+            # A driver that cannot report it, for example under virtualisation, may answer 0.
             problems.append(f"{name}: utilisation 0 while {sm_utilisation:.0%} of the SMs were busy")
             utilisation = None
         memory_share = _checked_memory(device, name, problems)

@@ -1,5 +1,5 @@
-"""NVML from a safe distance: starts the process of `nvml.py`, reads what it prints, kills it when it hangs, and starts
-it again when it ends. On the event loop, which it never blocks; keeps nothing but the process."""
+"""Runs NVML in a child process: starts `nvml.py`, reads what it prints, kills it if it hangs, and restarts it when it
+ends. On the event loop, which it never blocks; keeps only the process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MODULE: Final = "forebay_worker.signals.nvml"
 
 
 class Driver(Enum):
-    """What it means when the dynamic loader finds no driver library."""
+    """Meaning of a missing driver library."""
 
     EXPECTED = "expected"
     """It is to come, and asked for again."""
@@ -44,9 +44,9 @@ class Driver(Enum):
 
 
 class GpuProcess:
-    """The GPUs of this machine through NVML. ``devices``: indices and UUIDs as `device_names` returns them; () for all.
+    """This machine's GPUs, through NVML. ``devices``: indices and UUIDs as `device_names` returns them; () for all.
 
-    The process sees this one's environment. ``start_seconds`` and ``hang_seconds``: how long it may be silent.
+    The process gets this one's environment. ``start_seconds`` and ``hang_seconds``: how long it may be silent.
     """
 
     name = "nvml"
@@ -71,8 +71,8 @@ class GpuProcess:
     ) -> None:
         """Runs until it is cancelled, and then ends the process.
 
-        ``received`` gets each reading and what was wrong in it; ``failed`` gets why there is none. Neither may raise.
-        Raises ``SignalAbsentError`` when there is no driver and none is expected.
+        ``received`` gets each reading and the errors in it; ``failed`` gets the reason for a missing reading. Neither
+        may raise. Raises ``SignalAbsentError`` if there is no driver and none is expected.
         """
         pause_seconds = PAUSE_SECONDS
         while True:
@@ -84,15 +84,15 @@ class GpuProcess:
             pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
 
     async def _run_once(self, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]) -> str:
-        """One life of the process. Returns why it ended."""
+        """Runs the process once. Returns why it ended."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", _MODULE, self._devices),
-                stdin=PIPE,  # its end tells the process that this one is gone
+                stdin=PIPE,  # closing it tells the child that this process has ended
                 stdout=PIPE,
                 stderr=DEVNULL,
                 limit=_LINE_BYTES_MAX,
-                start_new_session=True,  # Ctrl-C is this process's to answer
+                start_new_session=True,  # only this process handles Ctrl-C
             )
         except OSError as error:
             return f"the NVML process does not start: {error}"
@@ -117,7 +117,7 @@ class GpuProcess:
                 error = f"NVML hangs: no answer for {patience_seconds:g} s; its process is killed"
                 failed(error)
                 process.kill()
-                # It cannot die before the driver lets go of it; no second one shall hang beside it.
+                # It cannot die before the driver returns; no second process may hang beside it.
                 await process.wait()
                 return error
             except ValueError:
@@ -131,7 +131,7 @@ class GpuProcess:
     def _take(
         self, line: bytes, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
     ) -> str | None:
-        """Hands on what a line says. Returns the error that it is, if it is one."""
+        """Hands on a line's reading. Returns the error if the line is one."""
         try:
             said: Any = json.loads(line)
         except ValueError:
@@ -152,7 +152,8 @@ class GpuProcess:
 
 
 async def end_process(process: Process) -> None:
-    """Kills it and closes its pipes, which it must have for stdin and stdout; does not wait for a hanging driver."""
+    """Kills the process and closes its pipes, which must be its stdin and stdout; does not wait for a hanging
+    driver."""
     assert process.stdin is not None
     assert process.stdout is not None
     if process.returncode is None:
@@ -161,7 +162,7 @@ async def end_process(process: Process) -> None:
     process.stdin.close()
     with suppress(TimeoutError, ValueError):
         async with asyncio.timeout(_END_SECONDS_MAX):
-            # To the end of the pipe: only then is the transport closed.
+            # To the end of the pipe: only that closes the transport.
             while await process.stdout.read(_LINE_BYTES_MAX):
                 pass
             await process.wait()

@@ -1,4 +1,5 @@
-"""GPU utilisation by a PromQL query, from DCGM's exporter say. I/O: two HTTP requests a second, on the event loop."""
+"""GPU utilisation by a PromQL query, for example from DCGM's exporter. I/O: two HTTP requests a second, on the event
+loop."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ SAMPLE_SECONDS_MAX: Final = 60.0
 
 
 class PrometheusGpu:
-    """A Prometheus, or what speaks its API. ``url``: without /api/v1, may have a path. ``query``: PromQL whose result,
-    a scalar or a vector with an element a device, is in percent, 0 to 100; several are averaged."""
+    """A Prometheus, or a server with its API. ``url``: without /api/v1, may have a path. ``query``: PromQL whose result
+    is in percent, 0 to 100: a scalar, or a vector with an element for each device, which are averaged."""
 
     name = "prometheus"
 
@@ -34,8 +35,8 @@ class PrometheusGpu:
     async def follow(
         self, *, received: Callable[[GpuReading, str | None], None], failed: Callable[[str], None]
     ) -> None:
-        """Runs until it is cancelled. ``received`` gets each reading, and what was wrong in it; ``failed`` why there is
-        none. Neither may raise."""
+        """Runs until it is cancelled. ``received`` gets each reading and the errors in it; ``failed`` gets the reason
+        for a missing reading. Neither may raise."""
         async with aiohttp.ClientSession() as session:
             while True:
                 started = self._clock.monotonic()
@@ -56,9 +57,9 @@ class PrometheusGpu:
         return read_query_result(reply.body, at=at, wall_ms=_server_ms(reply.date) or self._clock.wall_ms())
 
     async def _sample_age_seconds(self, session: aiohttp.ClientSession) -> float | None:
-        """Of the oldest sample, by Prometheus' own clock: a result carries the time of the query, not the sample's.
+        """Age of the oldest sample by Prometheus' clock: a result has the time of the query, not of the sample.
 
-        Known where the query is a plain selector; 0 of an expression; None of a scalar or without an answer.
+        Known if the query is a plain selector; 0 for an expression; None for a scalar or without an answer.
         """
         try:
             reply = await self._ask(session, f"max(time() - timestamp({self._query}))")
@@ -68,15 +69,15 @@ class PrometheusGpu:
         return max(ages, default=None)
 
     async def _ask(self, session: aiohttp.ClientSession, query: str) -> Reply:
-        # lookback_delta is the same bound inside an expression; Prometheus 2.42 still ignores it.
+        # lookback_delta is the same bound inside an expression; Prometheus 2.42 ignores it.
         return await fetch(session, self._api.with_query(query=query, lookback_delta=f"{SAMPLE_SECONDS_MAX:.0f}s"))
 
 
 def read_query_result(body: bytes, *, at: float, wall_ms: int) -> tuple[GpuReading, str | None]:
-    """The reading in an instant query's answer, and what was refused in it. Pure.
+    """The reading in an instant query's answer, and the refused values. Pure.
 
-    ``at``: monotonic seconds. ``wall_ms``: epoch milliseconds by the server's clock, to tell an old answer. Raises
-    ``SignalError`` when nothing in it can be used.
+    ``at``: monotonic seconds. ``wall_ms``: epoch milliseconds by the server's clock, to detect an old answer. Raises
+    ``SignalError`` if no value can be used.
     """
     samples = _samples(body)
     shares: list[float] = []
@@ -119,7 +120,7 @@ def _samples(body: bytes) -> list[Any]:
 
 
 def _server_ms(date: str | None) -> int | None:
-    """The server's clock, so that this machine's may be wrong."""
+    """The server's time, since this machine's clock may be wrong."""
     try:
         return int(parsedate_to_datetime(date).timestamp() * 1000) if date else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""A GPU that does nothing although requests are in flight: hung, or not the one that serves them. Pure."""
+"""Detects a GPU that is idle although requests are in flight: it hangs, or another one serves them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SICK_SECONDS = 5.0
 
 
 class GpuWatch:
-    """Told once a second how it stands. Times are monotonic seconds."""
+    """Updated once a second. Times are monotonic seconds."""
 
     __slots__ = ("_idle_since",)
 
@@ -17,7 +17,7 @@ class GpuWatch:
         self._idle_since: float | None = None
 
     def step(self, now: float, *, in_flight: int, gpu: GpuReading | None) -> None:
-        """``gpu``: the last reading, None when it is missing or stale; then nothing is known, so nothing is wrong."""
+        """``gpu``: the last reading; None if it is missing or stale, and then no error is assumed."""
         if in_flight and gpu is not None and gpu.utilisation == 0:
             self._idle_since = now if self._idle_since is None else self._idle_since
         else:

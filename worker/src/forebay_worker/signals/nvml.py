@@ -1,5 +1,5 @@
-"""The process that asks NVML: `python -m forebay_worker.signals.nvml [DEVICES]` prints what each device says, once a
-second, as a JSON object a line. It may crash or hang with the driver; its parent stays clear of both.
+"""The process that reads NVML: `python -m forebay_worker.signals.nvml [DEVICES]` prints a JSON object a line with each
+device's values, once a second. It may crash or hang with the driver without harm to its parent.
 
 Starts one daemon thread, which ends the process with its parent. Imports nothing heavy.
 """
@@ -21,7 +21,7 @@ import pynvml  # type: ignore[import-untyped]
 PERIOD_SECONDS = 1.0
 _PARENT_LOOK_SECONDS = 1.0
 
-# What a device does not tell, for good or for now; all else is something wrong with it.
+# Errors that mean a value is not available, for good or for now; all others are faults.
 _UNTOLD = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -53,7 +53,7 @@ class _SmSampler:
         if self._filled:
             self._metrics.sample1, self._metrics.sample2 = self._older, self._newer
             pynvml.nvmlGpmMetricsGet(self._metrics)
-            # The call succeeds and leaves 0 where the one metric failed.
+            # The call succeeds and leaves 0 if the one metric failed.
             if self._metrics.metrics[0].nvmlReturn == pynvml.NVML_SUCCESS:
                 value = float(self._metrics.metrics[0].value)
         self._older, self._newer, self._filled = self._newer, self._older, True
@@ -71,7 +71,7 @@ class _Device:
         self._sampler = _or_else(None, lambda: _sm_sampler(handle, is_instance=is_instance))
 
     def look(self) -> dict[str, Any]:
-        """Null stands for what the device does not tell; ``error`` names what went wrong last."""
+        """The device's values. Null: not available. ``error``: the last fault."""
         row: dict[str, Any] = {"name": self.name, "error": None}
         row["utilisation_percent"] = self._reading_of(self._utilisation, row)
         row["sm_percent"] = self._reading_of(self._sm, row)
@@ -79,7 +79,7 @@ class _Device:
         return row
 
     def product(self) -> str | None:
-        """What the driver calls it, ``NVIDIA H200`` say; None where it does not tell."""
+        """The product's name from the driver, such as ``NVIDIA H200``; None if it has none."""
         name = _or_else(None, lambda: pynvml.nvmlDeviceGetName(self._handle))
         return None if name is None else str(name)
 
@@ -104,14 +104,14 @@ class _Device:
 
 
 class _ClosedDevice:
-    """A GPU that the driver counts and does not open: lost, or not permitted. The others are read all the same."""
+    """A GPU that the driver counts and cannot open: lost, or not permitted. The others are read all the same."""
 
     def __init__(self, name: str, error: pynvml.NVMLError) -> None:
         self.name = name
         self._error = str(error)
 
     def look(self) -> dict[str, Any]:
-        """A row without values. A lost GPU comes back, if at all, to a process that starts anew."""
+        """A row without values. A lost GPU returns, if at all, only to a new process."""
         values = dict.fromkeys(("utilisation_percent", "sm_percent", "memory_used_bytes", "memory_total_bytes"))
         return {"name": self.name, "error": self._error, **values}
 
@@ -144,7 +144,7 @@ def _or_else(value: Any, read: Callable[[], Any]) -> Any:
 def open_devices(names: list[str]) -> list[_Device | _ClosedDevice]:
     """The named devices, or all; a GPU in MIG mode stands for its instances. One that fails to open hides no other.
 
-    Raises ``LookupError`` for a name that no device has, and ``NVMLError`` when the driver does not count them.
+    Raises ``LookupError`` for a name without a device, and ``NVMLError`` if the driver cannot count them.
     """
     count = pynvml.nvmlDeviceGetCount()
     devices: list[_Device | _ClosedDevice] = []
@@ -189,16 +189,16 @@ def _instances(gpu: Any) -> list[_Device | _ClosedDevice]:
 
 
 def exit_with_parent() -> None:
-    """The end of standard input is the one sign that even kill -9 of the parent gives; a forked child of the parent can
-    hold the pipe open, hence the look at the parent too. A signal on the parent's death is no way: Linux sends it when
-    the *thread* that started this process ends."""
+    """Ends the process with its parent. The end of standard input is the only sign that even kill -9 of the parent
+    gives. A forked child of the parent may hold the pipe open, so the parent's pid is checked too. A signal on the
+    parent's death does not work: Linux sends it when the *thread* that started this process ends."""
     parent_pid = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent_pid:
             if select.select([sys.stdin], [], [], _PARENT_LOOK_SECONDS)[0]:
                 break
-        os._exit(1)  # a hanging driver call never lets the main thread exit
+        os._exit(1)  # a driver call that hangs never lets the main thread exit
 
     threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
 
@@ -213,9 +213,9 @@ def _write_line(**what: Any) -> None:
 
 
 def main() -> int:
-    """Returns only when NVML is of no use; the last line then says why."""
+    """Returns only if NVML is of no use; the last line then gives the reason."""
     exit_with_parent()
-    # A driver that crashes does so again after each start: that must fill no disk.
+    # A driver that crashes does so after each start: its core dumps must not fill the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     names = [name for name in (sys.argv[1] if len(sys.argv) > 1 else "").split(",") if name]
     try:
@@ -227,7 +227,7 @@ def main() -> int:
     while True:
         rows = [device.look() for device in devices]
         if all(_is_dead(row) for row in rows):
-            # A lost GPU or a reloaded driver comes back, if at all, to a process that starts anew.
+            # A lost GPU or a reloaded driver returns, if at all, only to a new process.
             _write_line(error="; ".join(f"GPU {row['name']}: {row['error']}" for row in rows))
             return 1
         _write_line(devices=rows)

@@ -1,4 +1,4 @@
-"""What NVML finds on this machine, once: `python -m forebay_worker.signals.nvml_inventory [DEVICES]` prints one JSON
+"""Lists this machine's NVML devices once: `python -m forebay_worker.signals.nvml_inventory [DEVICES]` prints one JSON
 object. A process of its own, since the driver may crash or hang; it ends with its parent."""
 
 from __future__ import annotations

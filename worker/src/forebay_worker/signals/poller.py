@@ -1,5 +1,5 @@
-"""Looks at every source of signals once a second and keeps the last reading of each, with its age. On the event loop,
-which it never blocks; sources do not wait for each other."""
+"""Polls each source of signals once a second and keeps its last reading with the age. On the event loop, which it never
+blocks; sources do not wait for each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Said = TypeVar("_Said", covariant=True)
 
 
 class Source(Protocol[_Said]):
-    """Where readings come from: `EngineMetrics`; `GpuProcess`, `PrometheusGpu`."""
+    """A source of readings: `EngineMetrics`, `GpuProcess`, `PrometheusGpu`."""
 
     @property
     def name(self) -> str:
@@ -38,16 +38,16 @@ class Source(Protocol[_Said]):
         ...
 
     async def follow(self, *, received: Callable[[_Said, str | None], None], failed: Callable[[str], None]) -> None:
-        """Runs until it is cancelled, and frees what it holds then.
+        """Runs until it is cancelled, and then frees its resources.
 
-        ``received`` gets each reading and what was wrong in it; ``failed`` gets why there is none. Neither may raise.
-        Raises ``SignalAbsentError`` when there is nothing to follow, now or later.
+        ``received`` gets each reading and the errors in it; ``failed`` gets the reason for a missing reading. Neither
+        may raise. Raises ``SignalAbsentError`` if there is nothing to follow, now or later.
         """
         ...
 
 
 class EngineMetrics:
-    """The engine's metrics page. ``url``: all of it, http://127.0.0.1:8000/metrics say. ``prefix``: of its names."""
+    """The engine's metrics page. ``url``: complete, such as http://127.0.0.1:8000/metrics. ``prefix``: of its names."""
 
     def __init__(self, *, url: str, prefix: str, clock: Clock) -> None:
         self._url = URL(url)
@@ -72,7 +72,7 @@ class EngineMetrics:
 
 
 class _Kept(Generic[_Reading]):
-    """What a source said last, and what the log says of it."""
+    """A source's last reading, and its last state in the log."""
 
     def __init__(self, *, signal: str, source: Source[_Reading] | None, since: float) -> None:
         self._signal = signal
@@ -101,7 +101,7 @@ class _Kept(Generic[_Reading]):
         return reading if reading is not None and now - reading.at <= STALE_SECONDS else None
 
     def note(self, now: float) -> None:
-        """Says it once when the source goes missing and once when it is back."""
+        """Logs once when the source goes missing and once when it is back."""
         if self._source is None or self._is_absent:
             return
         present = self.latest(now) is not None
@@ -143,10 +143,10 @@ class _Kept(Generic[_Reading]):
 
 
 class Signals(Protocol):
-    """What is known of engine and GPU. All but `start` and `stop`: at any time, in the event loop's thread."""
+    """Readings of engine and GPU. All but `start` and `stop`: at any time, in the event loop's thread."""
 
     async def start(self) -> None:
-        """Starts to look; waits for nothing. Called once."""
+        """Starts to poll; waits for nothing. Called once."""
 
     async def stop(self) -> None:
         """Ends connections and processes; takes 2 s at most. Called once, also without `start`."""
@@ -159,12 +159,12 @@ class Signals(Protocol):
 
     def sources(self, now: float) -> dict[str, dict[str, Any]]:
         """For /status, by signal (engine, gpu): ``state`` (see `State`), ``source``, ``age_seconds`` of the last
-        reading, ``error`` since then or in it, and its ``values``, also when they are too old to be used."""
+        reading, ``error`` since then or in it, and its ``values``, even if they are too old to be used."""
         ...
 
 
 class SignalPoller:
-    """`Signals` from sources. ``engine`` and ``gpu``: where their readings come from; None: off."""
+    """`Signals` from sources. ``engine`` and ``gpu``: the sources of their readings; None: off."""
 
     def __init__(self, *, engine: Source[EngineReading] | None, gpu: Source[GpuReading] | None, clock: Clock) -> None:
         now = clock.monotonic()

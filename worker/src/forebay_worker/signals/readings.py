@@ -1,4 +1,4 @@
-"""What the engine and its GPUs say of themselves, and when they said it. Values only; all fields are optional."""
+"""Readings of the engine and its GPUs, with their time. Values only; all fields are optional."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from forebay_schemas.errors import ForebayError
 
 
 class SignalError(ForebayError):
-    """A source of signals gave nothing that can be used; pacing goes on without it."""
+    """A source of signals gave no usable reading; pacing goes on without it."""
 
     reason = "signal_missing"
 
 
 class SignalAbsentError(SignalError):
-    """There is no such source here, and none will come: it is not asked again."""
+    """The source does not exist here and never will: it is not asked again."""
 
     reason = "signal_absent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
-    """One look at the engine's own metrics. ``at``: monotonic seconds. None: the engine does not say."""
+    """One reading of the engine's own metrics. ``at``: monotonic seconds. None: the engine does not report it."""
 
     at: float
     running_requests: float | None = None
@@ -35,7 +35,7 @@ class EngineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One look at the GPUs that the engine runs on. ``at``: monotonic seconds. Shares are 0 to 1."""
+    """One reading of the engine's GPUs. ``at``: monotonic seconds. Shares are 0 to 1."""
 
     at: float
     utilisation: float | None = None

@@ -1,4 +1,4 @@
-"""What is counted, and the spans that OpenTelemetry makes of each request.
+"""The worker's counters, and its OpenTelemetry spans of each request.
 
 May import request. The event loop.
 """

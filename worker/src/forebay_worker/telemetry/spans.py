@@ -46,22 +46,22 @@ _NS_PER_SECOND: Final = 1_000_000_000
 
 
 class Unsampled:
-    """A request whose trace is not kept: it is passed on, so that nobody after us keeps a part of it."""
+    """A request whose trace is not kept. The decision is passed on, so that no later service keeps a part of it."""
 
     __slots__ = ("span",)
 
     def __init__(self, span: SpanContext) -> None:
-        """The span to pass on: as it came, or one that nobody has made."""
+        """The span to pass on: the received one, or one with new ids that is never recorded."""
         self.span = span
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """As `Traced` has it; made when they are asked for: mostly nobody does."""
+        """As `Traced` has it; made on request only, which is rare."""
         return {TRACEPARENT: traceparent_of(self.span)}
 
 
 class RequestTrace:
-    """The spans of one request in this worker. ``present``: the one that it is worked on in now."""
+    """The spans of one request in this worker. ``present``: the innermost open span."""
 
     __slots__ = ("attempt", "base_ns", "present", "previous", "process", "under_attempt", "under_process")
 
@@ -99,7 +99,7 @@ class Spans:
     """`Tracing` that records. A request that is not sampled costs the decision and nothing else."""
 
     def __init__(self, traces: Traces, *, clock: Clock, pool: Pool, backend_url: str | None) -> None:
-        """``backend_url``: None where a handler of the user's runs the requests."""
+        """``backend_url``: None if a user's handler runs the requests."""
         self._traces = traces
         self._tracer = traces.tracer("forebay-worker")
         self._decisions = traces.decisions
@@ -167,12 +167,12 @@ class Spans:
     def onward(self, work: Work) -> Mapping[str, str]:
         trace, is_joined = self._of(work), parse_traceparent(work.history.traceparent) is not None
         if trace is None:
-            # Decided once: later attempts keep to it.
+            # Decided once: later attempts keep the decision.
             return {} if is_joined or work.trace is None else work.trace.headers
         of_process = traceparent_of(trace.process.get_span_context())
         headers = {PREVIOUS_SPAN: of_process if trace.previous is None else traceparent_of(trace.previous)}
         if not is_joined:
-            # Else it stays: all attempts lie side by side under the span that sent the request.
+            # Otherwise it stays: all attempts are siblings below the span that sent the request.
             headers[TRACEPARENT] = of_process
         return headers
 
@@ -198,7 +198,7 @@ class Spans:
         return trace if isinstance(trace, RequestTrace) else None
 
     def _begin(self, work: Work, now: float, now_ms: int) -> RequestTrace | Unsampled:
-        """The request leaves its queue: to be run, or to be told that it will not be."""
+        """The request leaves its queue, to run or to end without a run."""
         record, history = work.record, work.history
         topic, partition = record.topic(), record.partition()
         place = self._places.get((topic, partition))
@@ -242,7 +242,7 @@ class Spans:
         return trace
 
     def _dropped(self, found: TraceContext | None, place: _Place) -> SpanContext | None:
-        """What to pass on of a trace that is not kept, where that can be told before a span is made."""
+        """The context to pass on for a trace that is not kept, if that is known before a span is made."""
         decisions = self._decisions
         if decisions is None:
             return None
@@ -282,7 +282,7 @@ def _ascii(value: bytes | None) -> str | None:
 
 
 class _TracedHandler:
-    """Lets spans that the user's handler makes be children of its attempt."""
+    """Makes spans of the user's handler children of its attempt."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -301,7 +301,7 @@ class _TracedHandler:
 
 
 class _TracedEngine:
-    """A span for each call of the engine, by OpenTelemetry's names for generative AI."""
+    """A span for each call of the engine, with OpenTelemetry's names for generative AI."""
 
     def __init__(self, backend: Backend, *, tracer: Any, clock: Clock, url: str) -> None:
         self._backend = backend
@@ -309,7 +309,7 @@ class _TracedEngine:
         self._clock = clock
         parts = urlsplit(url)
         self._server = {
-            # An OpenAI-compatible server: whose model it really is, nobody says.
+            # An OpenAI-compatible server: the provider of its model is unknown.
             "gen_ai.provider.name": "openai",
             "server.address": parts.hostname or "",
             "server.port": parts.port or (443 if parts.scheme == "https" else 80),

@@ -1,4 +1,4 @@
-"""What the worker counts: plain integers, by the event loop's thread alone; the collector reads them."""
+"""The worker's counters: plain integers, changed by the event loop's thread alone; the collector reads them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _histograms() -> dict[Tier, Histogram]:
 
 
 def _per_reason(reasons: Iterable[Reason]) -> dict[Reason, int]:
-    # From 0 on, so that an alert on growth sees the first one: a series that begins at 1 has not grown.
+    # Initialised with 0, so that an alert on growth sees the first one: a series that begins at 1 shows no growth.
     return dict.fromkeys(reasons, 0)
 
 
@@ -55,7 +55,7 @@ def _controls() -> dict[tuple[ControlAction, ControlOutcome], int]:
 
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """What the event loop's thread counts. Each request comes by three times, so these look plainer than they might."""
+    """Counters of the event loop's thread. Each request updates them three times, so the code is plain for speed."""
 
     received: dict[Tier, int] = field(default_factory=_per_tier)
     retries: dict[Tier, int] = field(default_factory=_per_tier)
@@ -74,33 +74,33 @@ class Stats:
     pieces_dropped: int = 0
 
     def dispatched(self, work: Work, now_ms: int) -> None:
-        """A request was started."""
+        """Counts the start of a request."""
         waited_ms = now_ms - work.first_enqueued_at
         self.queue_seconds[work.assignment.tier].observe(waited_ms / 1000 if waited_ms > 0 else 0.0)
 
     def ended(self, work: Work, reason: Reason, service_seconds: float | None) -> None:
-        """A request's outcome is known."""
+        """Counts the outcome of a request."""
         tier = work.assignment.tier
         self.outcomes[tier, reason] += 1
         if service_seconds is not None:
             self.service_seconds[tier].observe(service_seconds)
 
     def durable(self, work: Work, reason: Reason, now_ms: int) -> None:
-        """All records of a request's outcome were delivered."""
+        """Counts a request whose outcome records were all delivered."""
         if reason in _END_TO_END:
             took_ms = now_ms - work.first_enqueued_at
             self.end_to_end_seconds[work.assignment.tier].observe(took_ms / 1000 if took_ms > 0 else 0.0)
 
     def backend_failed(self, reason: Reason) -> None:
-        """An execution failed by the backend's state."""
+        """Counts an execution that failed by the backend's state."""
         self.backend_failures[reason] = self.backend_failures.get(reason, 0) + 1
 
     def died(self, reason: Reason) -> None:
-        """A record goes to the dead letters."""
+        """Counts a record that goes to the dead letters."""
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
 
     def fold(self) -> None:
-        """Counts the samples noted; call it many times a minute."""
+        """Adds the noted samples to the histograms; call it many times a minute."""
         kinds = (self.queue_seconds, self.service_seconds, self.end_to_end_seconds, self.first_token_seconds)
         for histograms in kinds:
             for histogram in histograms.values():

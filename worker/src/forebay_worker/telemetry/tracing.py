@@ -1,4 +1,4 @@
-"""What the worker tells tracing of each request, and the object that hears it: chosen once, at the start.
+"""The tracing events of a request, and the object that receives them: chosen once, at the start.
 
 Everything here is called on the event loop's thread, never blocks and never raises.
 """
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 class Tracing(Protocol):
-    """Hears of each request. ``now`` is monotonic seconds, ``now_ms`` the brokers' epoch milliseconds."""
+    """Receives the events of each request. ``now``: monotonic seconds. ``now_ms``: the brokers' epoch milliseconds."""
 
     def started(self, work: Work, now: float, now_ms: int) -> None:
         """An execution begins."""
 
     def execution_ended(self, work: Work, now: float, *, error: str | None) -> None:
-        """It has ended; ``error`` is the code of why it failed, None when it did not."""
+        """The execution has ended; ``error``: code of the failure, None for a success."""
 
     def decided(self, work: Work, reason: Reason) -> None:
-        """How the request ends is known, whether it ran or not; its records are on their way."""
+        """The request's outcome is known, whether it ran or not; its records are in flight."""
 
     def passed_on(self, work: Work, status: str, reason: Reason | None = None) -> None:
-        """It ends here and goes on elsewhere: ``retried``, ``expedited``; or it had ended before: ``duplicate``."""
+        """It ends here and continues elsewhere: ``retried``, ``expedited``; or it had ended before: ``duplicate``."""
 
     def release(self, work: Work) -> None:
-        """Another worker runs it, or this one later: it has no outcome here."""
+        """The request is released without an outcome: another worker runs it, or this one later."""
 
     def delivered(self, work: Work, now: float) -> None:
-        """All that was to be written of its end is durable."""
+        """All records of its outcome are durable."""
 
     def onward(self, work: Work) -> Mapping[str, str]:
-        """Headers for the record that carries it on: a retry, an expedited one, a dead letter."""
+        """Headers for the record that continues the request: a retry, an expedited one, a dead letter."""
         ...
 
     def result_headers(self, work: Work) -> list[Header] | None:
@@ -51,11 +51,11 @@ class Tracing(Protocol):
         ...
 
     def close(self) -> None:
-        """Exports what is left, for a bounded time. Blocks: to be called when all else is done."""
+        """Exports the remaining spans, for a bounded time. Blocks: call it last."""
 
 
 class NoTracing:
-    """Nothing is recorded; a record's own traceparent goes where the request goes."""
+    """Records nothing; a record's own traceparent goes wherever the request goes."""
 
     def started(self, work: Work, now: float, now_ms: int) -> None:
         """Nothing."""
@@ -79,7 +79,7 @@ class NoTracing:
         return {}
 
     def result_headers(self, work: Work) -> list[Header] | None:
-        # What breaks the format may be of any size, and a result must not grow by it.
+        # An invalid value may be of any size, and must not enlarge a result.
         found = parse_traceparent(work.history.traceparent)
         return None if found is None else [(TRACEPARENT, str(found).encode())]
 

@@ -1,6 +1,5 @@
 """`slo_aimd`, the default policy: the limit grows while a token takes no longer than its target time. It is cut when
-tokens take longer, or when the backend refuses or preempts (additive increase, multiplicative decrease). Pure.
-"""
+tokens take longer, or when the backend refuses or preempts (additive increase, multiplicative decrease). Pure."""
 
 from __future__ import annotations
 

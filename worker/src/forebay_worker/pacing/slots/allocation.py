@@ -1,6 +1,5 @@
 """Allocation of a backend's slots: by demand, highest tier first, evenly among workers that want more than there is.
-Pure; every worker computes the same result from the same records.
-"""
+Pure; every worker computes the same result from the same records."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ _Worker = TypeVar("_Worker", bound=Any)
 
 def fill(slots: int, wants: Sequence[int]) -> list[int]:
     """Water-filling: the slots of each. None gets more than it wants, and none gets less than another unless it wants
-    no more. Any remainder goes, one each, to the last of those that want the most.
-    """
+    no more. Any remainder goes, one each, to the last of those that want the most."""
     given = [0] * len(wants)
     left = len(wants)
     for index in sorted(range(len(wants)), key=lambda index: wants[index]):

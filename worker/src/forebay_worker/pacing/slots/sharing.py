@@ -53,8 +53,7 @@ TWIN_TURNS = 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
     """This worker's present demand. ``wanted``: by tier, running requests and those that only the share keeps from
-    starting.
-    """
+    starting."""
 
     limit_requests: float
     in_flight: int
@@ -70,8 +69,7 @@ class Own:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
     """The other workers on the backend, by their last records. ``wanted``: their requests in flight and waiting.
-    ``dropped_total``: requests that they gave up for the deadline since this worker began to follow.
-    """
+    ``dropped_total``: requests that they gave up for the deadline since this worker began to follow."""
 
     workers: int = 0
     in_flight: int = 0
@@ -86,8 +84,7 @@ _Key = tuple[str, int]
 @dataclass(slots=True)
 class _Member:
     """Another worker. ``hold_requests``: its share, and requests that still run beyond it. ``published_at``: when a
-    broker took its record.
-    """
+    broker took its record."""
 
     capacity: Capacity
     published_at: float
@@ -265,8 +262,7 @@ class Sharing:
     def common_limit(self, own: Own, now_ms: int) -> float:
         """The limit on which all workers agree: the mean of theirs, weighted by requests in flight, since a worker with
         many knows the most and a new one nothing. Each is taken within this worker's own bounds, and weighs no more
-        than a whole limit.
-        """
+        than a whole limit."""
         found = [(self._own_key[1], own.in_flight, own.limit_requests)]
         for member in self._members_but(self._own_key):
             said = member.capacity
@@ -375,8 +371,7 @@ class Sharing:
 
 def _room(limit_requests: float, others: list[_Member]) -> int:
     """The room that the others leave, within the highest of the workers' limits, so that no worker loses its share for
-    knowing less.
-    """
+    knowing less."""
     limit = max([limit_requests, *(other.capacity.limit_requests for other in others)])
     return int(limit) - sum(other.hold_requests for other in others)
 
