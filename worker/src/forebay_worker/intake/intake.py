@@ -51,13 +51,12 @@ log = structlog.get_logger("forebay.intake")
 
 
 class Intake:
-    """Owns one consumer. ``deliver`` passes batches to dispatch. ``hand_over`` passes on the requests that still run
-    after a partition was revoked. ``answer`` replies to the client that sent a cancel or an expedite.
+    """Owns one consumer. ``deliver`` passes batches to dispatch. ``hand_over`` gets requests that still run after a
+    partition was revoked. ``answer`` replies to the client that sent a cancel or an expedite.
 
     ``deliver`` gets records of one credit. Both it and ``hand_over`` are called on the consumer's thread and must not
-    block. While ``quiet`` is wanted, nothing is decoded and all partitions are paused. ``explain`` puts an error of a
-    topic or of the group into words.
-    """
+    block. While ``quiet`` is wanted, nothing is decoded and all partitions are paused.
+    ``explain`` puts an error of a topic or of the group into words."""
 
     def __init__(
         self,

@@ -49,17 +49,15 @@ OTHERS_BUSY_MIN = 1.0
 class Gate:
     """Asked before each start, and updated at each start and end. Times are monotonic seconds.
 
-    ``prefill_seconds_max``: the most prefill that may wait in the backend, where its order can no longer be changed.
-    None: only the number of requests counts, no tokens.
+    ``prefill_seconds_max``: the most prefill that may wait in the backend, where its order is fixed. None: only the
+    number of requests counts, no tokens.
 
     ``memory_bytes_max``: the most of this worker's memory that requests in flight may take; None: no bound. The next
-    request, however large, starts once there is any room. So each has its turn, and one request at most exceeds the
-    bound.
+    request, however large, starts once there is any room: each has its turn, and one at most exceeds the bound.
 
     The limit is the whole backend's. Where several workers share it, `shares` holds this worker's share and the
-    others'. The engine's own metrics may also show external load: requests of no worker. Then the workers' part of the
-    knee is the larger of two: the knee less the external load, or the workers' share of all requests in flight or
-    allowed.
+    others'. The engine's metrics may also show external load: requests of no worker. Then the workers' part of the
+    knee is the larger of two: the knee less the external load, or their share of all requests in flight or allowed.
     """
 
     def __init__(
