@@ -45,7 +45,7 @@ _COMMANDS: Final = (
         "plan",
         "Compute engines, workers, partitions and bounds from rates and deadlines; the waits; the first bottleneck.",
     ),
-    ("topics", "topics", "Create a pool's topics, and show them."),
+    ("topics", "topics", "Create the topics of a pool or a front, and show them."),
     ("dead-letters", "dead_letters.commands", "List dead letters and their causes; replay, discard or export them."),
 )
 """Name, module in this package whose `add_to` adds it, first paragraph of its help. A test compares the last."""
