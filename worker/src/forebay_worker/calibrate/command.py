@@ -1,4 +1,4 @@
-"""`forebay-worker calibrate`: how much a backend can do, and what to set therefore. Talks to the backend alone."""
+"""`forebay-worker calibrate`: measures a backend's capacity and recommends settings. Talks to the backend alone."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _CLOCK: Final = SystemClock()
 
 
 class Prompts(StrEnum):
-    """unique: no two begin alike, so that no cache of prefixes helps; same: they may."""
+    """unique: no two prompts begin alike, so that no prefix cache helps; same: a cache may help."""
 
     UNIQUE = "unique"
     SAME = "same"
@@ -122,7 +122,7 @@ def calibrate(
 
 
 def exit_code(calibration: Calibration) -> int:
-    """What the command ends with."""
+    """The command's exit code."""
     if calibration.state == "interrupted":
         return EXIT_INTERRUPTED
     if calibration.recommended is None:
@@ -155,7 +155,7 @@ async def _measure(
             await probe(target, source, patience)
         await patience.wait("the signals of engine and GPU", signals.start())
         stop = asyncio.Event()
-        # From here on there is something to lose; before, Ctrl-C ends the command at once.
+        # From here on Ctrl-C keeps the measured steps; before, it ends the command at once.
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stop.set)
         calibrator = Calibrator(
             target=target,
@@ -236,5 +236,5 @@ def _tpot(value: float | None) -> float | None:
 
 
 def _takes_blocks() -> bool:
-    """Whether stdout can be written block characters."""
+    """Whether stdout can encode block characters."""
     return (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"

@@ -1,6 +1,6 @@
-"""When a calibration must let go of its backend: answers and what the engine says go in, a cause comes out. Pure.
+"""When a calibration must stop to protect its backend: answers and engine readings go in, a cause comes out. Pure.
 
-A calibration looks for the end of what a backend can do, and must not take it down doing so.
+A calibration looks for the backend's limit, and must not bring the backend down.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREEMPTIONS_MAX: Final = 2
 
 
 class Health:
-    """Watches one calibration. All times are monotonic seconds."""
+    """The backend's health during one calibration. All times are monotonic seconds."""
 
     def __init__(self, *, now: float) -> None:
         self._last: deque[bool] = deque(maxlen=LAST)
@@ -41,11 +41,11 @@ class Health:
         self._preemptions: float | None = None
 
     def received(self, now: float) -> None:
-        """A piece of an answer came."""
+        """Notes a piece of an answer."""
         self._heard_at = now
 
     def ended(self, one: Ended) -> str | None:
-        """Why to stop, after this request; None to go on."""
+        """Notes an ended request. Returns why to stop; None to go on."""
         self._heard_at = max(self._heard_at, one.ended)
         if one.trouble is None:
             self._in_a_row = self._unreached = 0
@@ -68,7 +68,7 @@ class Health:
         return None
 
     def look(self, now: float, *, engine: EngineReading | None, in_flight: int) -> str | None:
-        """Why to stop, by what the engine says and by what it does not; every second or so."""
+        """Returns why to stop, by the engine's readings and by missing tokens; call it every second or so."""
         if not in_flight:
             self._heard_at = now
         elif now - self._heard_at > SILENT_SECONDS:

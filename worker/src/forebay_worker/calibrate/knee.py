@@ -1,8 +1,9 @@
-"""Where a backend's throughput bends, and what to set therefore. Pure.
+"""Finds the bend in a backend's throughput, and the settings that follow from it. Pure.
 
-Continuous batching takes `a + b * sequences + c * prompt tokens` seconds for a step (see `pacing.service_model`), so an
+Continuous batching takes `a + b * sequences + c * prompt tokens` seconds for a step (see `pacing.service_model`). So an
 answer among n takes a fixed part and n times its own: W(n) = fixed + n * own, a straight line, and by Little's law the
-throughput is n / W(n). The line is fitted to what was measured; recommended is what was measured, not what was fitted.
+throughput is n / W(n). The line is fitted to the measured steps; the recommendation is a measured value, not a fitted
+one.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ GOOD_STATES: Final = frozenset({"stable", "saturated"})
 
 
 def throughput(step: CalibrationStep) -> float:
-    """Requests per second by Little's law: as many are in flight all the time as the step says. Less noisy than to
-    count what ended in the time."""
+    """Requests per second by Little's law, with the step's concurrency in flight all the time. Less noisy than a count
+    of the requests that ended."""
     return step.concurrency / step.service_seconds
 
 
 def fit_line(steps: Sequence[CalibrationStep]) -> CalibrationFit | None:
-    """W(n) = fixed + n * own by least squares on relative errors, of the steps that the engine had in its batch.
+    """W(n) = fixed + n * own by least squares on relative errors, over the steps that fitted in the engine's batch.
 
-    None with fewer than three such steps, or when the line does not rise.
+    None with fewer than three such steps, or if the line does not rise.
     """
     used = [step for step in steps if step.state == "stable"]
     if len({step.concurrency for step in used}) < STEPS_MIN:
@@ -65,7 +66,7 @@ def fit_line(steps: Sequence[CalibrationStep]) -> CalibrationFit | None:
 
 
 def next_concurrency(steps: Sequence[CalibrationStep], *, concurrency_max: int) -> int | None:
-    """The next step up: twice the last; None when that gains nothing more."""
+    """The next step up: twice the last; None if that gains nothing more."""
     if not steps:
         return 1
     last = steps[-1]
@@ -77,7 +78,7 @@ def next_concurrency(steps: Sequence[CalibrationStep], *, concurrency_max: int) 
 
 
 def is_plateau(steps: Sequence[CalibrationStep]) -> bool:
-    """Whether the end of what the backend can do was seen; ``steps`` in the order of their concurrency."""
+    """Whether the steps reached the backend's maximum; ``steps`` in the order of their concurrency."""
     if not steps:
         return False
     last = steps[-1]
@@ -87,7 +88,7 @@ def is_plateau(steps: Sequence[CalibrationStep]) -> bool:
 
 
 def stable_step(steps: Sequence[CalibrationStep]) -> CalibrationStep | None:
-    """The step with the most throughput, of those whose figures held still; of nearly equal ones the lowest."""
+    """The steady step with the most throughput; of nearly equal ones the one with the lowest concurrency."""
     good = [step for step in steps if step.state in GOOD_STATES]
     if not good:
         return None
@@ -96,7 +97,7 @@ def stable_step(steps: Sequence[CalibrationStep]) -> CalibrationStep | None:
 
 
 def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
-    """Told of steps that did more than the stable one, but not steadily, so that they do not count."""
+    """A note on steps with more throughput than the stable one that were not steady, and so do not count."""
     moved = _moved(steps)
     if not moved:
         return None
@@ -109,8 +110,8 @@ def unsettled_note(steps: Sequence[CalibrationStep]) -> str | None:
 
 
 def measure_again(steps: Sequence[CalibrationStep], *, tries: Mapping[int, int]) -> int | None:
-    """The concurrency of a step that did not hold still and is missing: for the steps that a recommendation takes, or
-    since it did more than those that held still. ``tries``: how often each was measured."""
+    """The concurrency of an unsteady step to measure again: a recommendation needs it, or it had more throughput than
+    the steady steps. ``tries``: how often each was measured."""
     good = {step.concurrency for step in steps if step.state in GOOD_STATES}
     few = len(good) < STEPS_MIN and all(step.state != "saturated" for step in steps)
     missing = [step for step in steps if step.state == "unstable"] if few else _moved(steps)
@@ -118,7 +119,7 @@ def measure_again(steps: Sequence[CalibrationStep], *, tries: Mapping[int, int])
 
 
 def _moved(steps: Sequence[CalibrationStep]) -> list[CalibrationStep]:
-    """Steps that did more than the stable one, but not steadily."""
+    """Unsteady steps with more throughput than the stable one."""
     best = stable_step(steps)
     return [
         step
@@ -147,7 +148,7 @@ def limit_at(steps: Sequence[CalibrationStep], *, share: float = STABLE_SHARE) -
 
 
 def limit_for_tokens(steps: Sequence[CalibrationStep], *, tpot_seconds: float) -> float | None:
-    """The highest concurrency at which a token takes no longer, interpolated; None where there are no tokens."""
+    """The highest concurrency at which a token takes no longer than this, interpolated; None without tokens."""
     told = sorted(
         ((step.concurrency, step.tpot_seconds) for step in steps if step.tpot_seconds is not None),
         key=lambda pair: pair[0],
@@ -164,7 +165,7 @@ def limit_for_tokens(steps: Sequence[CalibrationStep], *, tpot_seconds: float) -
 
 
 def refinement(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) -> int | None:
-    """A concurrency worth a step of its own: the limit that would be recommended, unless one near it was measured."""
+    """A concurrency to measure as a step of its own: the limit to recommend, unless a measured one is near."""
     limit = _limit(steps, tpot_seconds=tpot_seconds)
     if limit is None:
         return None
@@ -175,9 +176,9 @@ def refinement(steps: Sequence[CalibrationStep], *, tpot_seconds: float | None) 
 def recommend(
     steps: Sequence[CalibrationStep], *, tpot_seconds: float | None, tier_times: TierTimes = DEFAULT_TIER_TIMES
 ) -> Recommendation | None:
-    """What to set; None with fewer than three steps that can be used, unless the last one was more than the engine runs
-    at once. ``tpot_seconds``: what a token may take at most, where the clients have said so. ``tier_times``: how long
-    requests may wait."""
+    """The recommended settings; None with fewer than three usable steps, unless the last one exceeded the engine's
+    batch. ``tpot_seconds``: the longest time of a token, if the clients require one. ``tier_times``: how long requests
+    may wait."""
     good = sorted((step for step in steps if step.state in GOOD_STATES), key=lambda step: step.concurrency)
     limit, best = _limit(steps, tpot_seconds=tpot_seconds), stable_step(steps)
     if limit is None or best is None or (len(good) < STEPS_MIN and good[-1].state != "saturated"):
@@ -189,7 +190,7 @@ def recommend(
     outputs = [step.output_tokens for step in good if step.output_tokens is not None]
     target = tpot_seconds
     if target is None and outputs:
-        # What the worker compares with it: the whole answer over its tokens, the prompt's share of the steps included.
+        # The worker compares the whole answer divided by its tokens, which includes the prompt's share of the steps.
         target = service / max(sum(outputs) / len(outputs), OUTPUT_TOKENS_MIN)
     per_second = limit / service
     ttft = good[0].ttft_p50_seconds
@@ -205,7 +206,7 @@ def recommend(
         service_cv=min(good, key=lambda step: abs(step.concurrency - limit)).service_cv,
         tpot_seconds=tpot,
         tpot_target_seconds=None if target is None else rounded_up(target),
-        # Fewer seconds than one prompt takes, and no two of them would ever follow each other without a gap.
+        # With fewer seconds than one prompt takes, no two prompts could follow each other without a gap.
         prefill_seconds_max=None if ttft is None else max(PREFILL_SECONDS_DEFAULT, rounded_up(ttft)),
         queue_high_requests=max(1, math.floor(tier_times.wait_seconds(Tier.HIGH) * per_second)),
         queue_high_seconds=tier_times.wait_seconds(Tier.HIGH),
@@ -215,14 +216,14 @@ def recommend(
 
 
 def _at_once(step: CalibrationStep) -> int:
-    """How many the backend really worked on: what queued inside it could as well have waited outside, in order."""
+    """The number of requests that the backend worked on. Those queued inside it could have waited outside, in order."""
     if step.state == "saturated" and step.engine_running:
         return min(step.concurrency, round(step.engine_running))
     return step.concurrency
 
 
 def rounded_up(value: float) -> float:
-    """To two digits."""
+    """Rounded up to two digits."""
     if value <= 0:
         return value
     unit = 10.0 ** (math.floor(math.log10(value)) - 1)
@@ -230,7 +231,7 @@ def rounded_up(value: float) -> float:
 
 
 def _usable(steps: Sequence[CalibrationStep]) -> list[CalibrationStep]:
-    """What did not hold still is still the best that is known of the concurrency between two others."""
+    """The usable steps. An unsteady one is still the best estimate for a concurrency between two others."""
     return sorted((step for step in steps if step.state != "sick"), key=lambda step: step.concurrency)
 
 

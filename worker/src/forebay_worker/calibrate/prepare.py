@@ -1,5 +1,5 @@
-"""What a calibration does before it measures: looks whether the engine is in use, and gets a first answer. HTTP, on the
-event loop, all of it within the time that the calibration has."""
+"""Preparation of a calibration: checks whether the engine is in use, and gets a first answer. HTTP, on the event loop,
+within the calibration's time."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 class InUseError(ForebayError):
-    """Others are using the backend."""
+    """Other clients use the backend."""
 
     reason = "backend_in_use"
 
 
 class Patience:
-    """The time that a calibration has, from now on. ``began``: monotonic seconds. ``say`` gets a line for people."""
+    """The calibration's time, from now on. ``began``: monotonic seconds. ``say`` gets a line for people."""
 
     def __init__(self, *, seconds: float, clock: Clock, say: Callable[[str], None]) -> None:
         self.began = clock.monotonic()
@@ -52,7 +52,7 @@ class Patience:
         self._say = say
 
     async def wait(self, what: str, doing: Coroutine[Any, Any, T]) -> T:
-        """What ``doing`` returns; says every few seconds that ``what`` is waited for.
+        """The result of ``doing``; every few seconds prints that it waits for ``what``.
 
         Raises ``UnusableBackendError`` when the time is over.
         """
@@ -79,14 +79,14 @@ class Patience:
 
 
 class Settling(Protocol):
-    """What can be asked for a first answer: `HttpTarget`."""
+    """The part of `HttpTarget` that gets a first answer."""
 
     async def settle(self, asked: Asked) -> Ended: ...
 
 
 async def probe(target: Settling, source: Asks, patience: Patience) -> None:
-    """The form that the backend takes, and how long its tokens are. The first request may load the model: it does not
-    count. Raises ``UnusableBackendError``."""
+    """The request form that the backend accepts, and the length of its tokens. The first request may load the model, so
+    it does not count. Raises ``UnusableBackendError``."""
     if not isinstance(source, MadeAsks):
         await patience.wait("a first answer", target.settle(source.next()))
         return
@@ -99,7 +99,7 @@ async def probe(target: Settling, source: Asks, patience: Patience) -> None:
 
 
 async def look_at_engine(settings: WorkerSettings, *, even_if_busy: bool) -> str | None:
-    """Whose metrics the page has; None without one. Raises ``InUseError``."""
+    """The engine whose metrics the page has; None without one. Raises ``InUseError``."""
     url = metrics_url(settings)
     if url is None:
         return None
@@ -124,7 +124,7 @@ async def look_at_engine(settings: WorkerSettings, *, even_if_busy: bool) -> str
 
 
 async def first_model(settings: WorkerSettings) -> str | None:
-    """What the backend lists first; None where it lists nothing."""
+    """The first model that the backend lists; None if it lists none."""
     assert settings.backend_url is not None
     secret = settings.read_backend_key()
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
@@ -136,5 +136,5 @@ async def first_model(settings: WorkerSettings) -> str | None:
         ):
             return str(msgspec.json.decode(await read_at_most(response, MODELS_BYTES_MAX))["data"][0]["id"])
     except (aiohttp.ClientError, OSError, ValueError, LookupError, TypeError):
-        # What is wrong with the backend the first request will tell.
+        # The first request will show any error of the backend.
         return None

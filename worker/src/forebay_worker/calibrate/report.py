@@ -1,4 +1,4 @@
-"""A calibration for people: table, plots, what is recommended and why; and as a settings file. Pure: gives text."""
+"""A calibration as text: table, plots, the recommendation and its reason; and as a settings file. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARK_WORDS: Final = {
 
 
 def calibration_text(calibration: Calibration, *, is_ascii: bool) -> str:
-    """All of it, 80 columns wide. ``is_ascii``: the plots in plain characters."""
+    """The whole report, 80 columns wide. ``is_ascii``: plots in plain characters."""
     parts = [_head(calibration)]
     if calibration.steps:
         parts += [steps_table(calibration.steps), plots(calibration, is_ascii=is_ascii)]
@@ -36,7 +36,7 @@ def calibration_text(calibration: Calibration, *, is_ascii: bool) -> str:
 
 
 def steps_table(steps: Sequence[CalibrationStep]) -> str:
-    """A line a step; times in ms or s as their heads say."""
+    """A line for each step; times in ms or s as the headings show."""
     rows = [
         ("in", "req", "tokens", "TTFT", "ms", "TPOT", "ms", "whole", "s", "", "er-", ""),
         ("flight", "/s", "/s", "P50", "P95", "mean", "P95", "P50", "P95", "P99", "rors", ""),
@@ -67,7 +67,8 @@ def steps_table(steps: Sequence[CalibrationStep]) -> str:
 
 
 def plots(calibration: Calibration, *, is_ascii: bool) -> str:
-    """Throughput, TTFT, TPOT and the whole against the concurrency, two by two; what was not measured has none."""
+    """Throughput, TTFT, TPOT and the whole time against the concurrency, two side by side; unmeasured ones are left
+    out."""
     steps = calibration.steps
     limit = None if calibration.recommended is None else calibration.recommended.limit_requests
     wanted: list[tuple[str, Callable[[CalibrationStep], float | None]]] = [
@@ -116,7 +117,7 @@ def settings_text(calibration: Calibration, settings: WorkerSettings) -> str:
     else:
         lines.append("# backend_url has a password in it: set FOREBAY_BACKEND_URL")
     if found.tpot_target_seconds is None:
-        # Of what answers no tokens all that is known is how many it takes at once.
+        # A backend without tokens shows only how many requests it takes at once.
         lines += ['pacing_policy = "fixed"', f"limit_max = {found.limit_requests}"]
     else:
         lines += [
@@ -184,7 +185,7 @@ def _recommended(found: Recommendation) -> list[str]:
 
 
 def _signals(steps: Sequence[CalibrationStep]) -> str:
-    """What engine and GPU said, where they said anything."""
+    """The readings of engine and GPU, if there are any."""
     heads: list[tuple[str, Callable[[CalibrationStep], str]]] = [
         ("in flight", lambda step: str(step.concurrency)),
         ("engine runs", lambda step: _or_none(step.engine_running, "{:.1f}")),
@@ -204,8 +205,8 @@ def _signals(steps: Sequence[CalibrationStep]) -> str:
 
 
 def _plot(title: str, points: Sequence[tuple[int, float]], *, limit: int | None, is_ascii: bool) -> list[str]:
-    """Lines of equal number for every plot, without colours: they go into files, logs and narrow terminals too."""
-    # Here, because a worker that starts has no use for it, and it takes a tenth of its imports' time.
+    """Plots of equal height without colours: they also go into files, logs and narrow terminals."""
+    # Imported here: a worker does not use it, and it takes a tenth of its imports' time.
     import plotext  # type: ignore[import-untyped]
 
     places = [math.log2(concurrency) for concurrency, _ in points]
@@ -226,7 +227,7 @@ def _plot(title: str, points: Sequence[tuple[int, float]], *, limit: int | None,
         excess = max(map(len, lines)) - _PLOT_WIDTH
         if excess <= 0 or width <= _PLOT_WIDTH // 2:
             return [_in_ascii(line) for line in lines] if is_ascii else lines
-        # Long numbers on the axis come on top of the width that was asked for.
+        # Long numbers on the axis add to the requested width.
         width -= excess
 
 
@@ -242,7 +243,7 @@ def _milliseconds(seconds: float | None, *, digits: int = 0) -> str:
 
 
 def _rate(per_second: float, *, digits: int) -> str:
-    """In six characters at most."""
+    """At most six characters."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if per_second >= 10 * size:
             return f"{per_second / size:.1f}{unit}"

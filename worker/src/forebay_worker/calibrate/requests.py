@@ -1,5 +1,5 @@
-"""What a calibration asks its backend for: prompts of given lengths, each of its own, or a sample of real requests.
-Pure; its chance is seeded."""
+"""The requests of a calibration: prompts of given lengths, each of its own, or a sample of real requests. Pure; its
+random numbers are seeded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Numbers of tokens, each from ``least`` to ``most`` as likely."""
+    """Numbers of tokens, uniformly from ``least`` to ``most``."""
 
     least: int
     most: int
@@ -55,7 +55,7 @@ def read_lengths(text: str, *, field: str) -> Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request to be sent. ``biz_type`` says to which path; ``prompt_characters`` what its prompt was made to be."""
+    """A request to send. ``biz_type`` gives the path; ``prompt_characters`` the intended length of the prompt."""
 
     biz_type: str
     payload: dict[str, Any]
@@ -63,12 +63,12 @@ class Asked:
 
 
 class Asks(Protocol):
-    """Where requests come from, one after the other, without an end."""
+    """An endless source of requests."""
 
     def next(self) -> Asked: ...
 
     def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
-        """How many tokens the backend counted in its prompt."""
+        """Notes the number of prompt tokens that the backend counted."""
         ...
 
     def describe(self) -> str:
@@ -77,10 +77,10 @@ class Asks(Protocol):
 
 
 class MadeAsks:
-    """Chat completions of drawn lengths. ``is_unique``: no two prompts begin alike, so that no cache of prefixes makes
-    the backend look faster than it will be; else all of a length are the same.
+    """Chat completions of random lengths. ``is_unique``: no two prompts begin alike, so that no prefix cache makes the
+    backend look faster than it will be; otherwise all of a length are the same.
 
-    How long a text is in tokens is learnt from what the backend counts.
+    Learns the characters of a token from the backend's counts.
     """
 
     def __init__(self, *, prompt: Lengths, output: Lengths, model: str | None, is_unique: bool, seed: int) -> None:
@@ -94,7 +94,7 @@ class MadeAsks:
         return self.sized(self._prompt.draw(self._chance), self._output.draw(self._chance))
 
     def sized(self, prompt_tokens: int, output_tokens: int) -> Asked:
-        """A request of about so many tokens."""
+        """A request with about this many tokens."""
         characters = max(1, round(prompt_tokens * self._characters_per_token))
         chance = self._chance if self._is_unique else random.Random(0)  # noqa: S311
         payload = {
@@ -107,7 +107,7 @@ class MadeAsks:
     def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
         if prompt_tokens and asked.prompt_characters:
             seen = asked.prompt_characters / prompt_tokens
-            # Below a quarter of a character no text is cut; far above ten it is no count of this prompt.
+            # No text has tokens shorter than a quarter of a character; far above ten, the count is not of this prompt.
             self._characters_per_token = min(10.0, max(0.25, seen))
 
     def describe(self) -> str:
@@ -116,8 +116,8 @@ class MadeAsks:
 
 
 class SampledAsks:
-    """Real requests from a file, over and over in an order of chance, as they are but for a few letters before the
-    first message when ``is_unique``."""
+    """Real requests from a file, repeated in random order, unchanged except for a few letters before the first message
+    if ``is_unique``."""
 
     def __init__(self, requests: Sequence[Asked], *, name: str, is_unique: bool, seed: int) -> None:
         self._requests = list(requests)
@@ -134,7 +134,7 @@ class SampledAsks:
         return _distinct(asked, text_of(8, self._chance)) if self._is_unique else asked
 
     def answered(self, asked: Asked, *, prompt_tokens: int | None) -> None:
-        """They are as long as they are."""
+        """Does nothing: their lengths are fixed."""
 
     def describe(self) -> str:
         alike = "each begins with letters of its own" if self._is_unique else "as they are"
@@ -142,14 +142,14 @@ class SampledAsks:
 
 
 class _Line(msgspec.Struct):
-    """An envelope, as far as it matters here."""
+    """The parts of an envelope that are used here."""
 
     payload: dict[str, Any]
     biz_type: str = "chat_completion"
 
 
 def read_requests(lines: Sequence[bytes], *, model: str | None, field: str) -> list[Asked]:
-    """JSON lines: envelopes, bare bodies of OpenAI's requests, or lines of OpenAI's batches.
+    """Reads JSON lines: envelopes, bare bodies of OpenAI's requests, or lines of OpenAI's batches.
 
     Raises ``UsageError`` naming the line.
     """
@@ -180,8 +180,8 @@ def read_requests(lines: Sequence[bytes], *, model: str | None, field: str) -> l
 
 
 def text_of(characters: int, chance: random.Random) -> str:
-    """Words of five letters, so many characters in all. What comes after the first few words is cut out of one long
-    text: caches go by how prompts begin, and to draw each letter took 1.5 ms for a thousand tokens."""
+    """Text of this many characters, in words of five letters. All after the first few words is cut from one long text:
+    caches compare how prompts begin, and drawing each letter took 1.5 ms for a thousand tokens."""
     head = _words(HEAD_CHARACTERS, chance)
     text = _long_text()
     at = chance.randrange(len(text))

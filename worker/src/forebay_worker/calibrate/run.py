@@ -1,5 +1,5 @@
-"""Steps the load on a backend, closed loop: so many clients, each of which sends its next request when it has the
-answer to the last one. On the event loop; what is measured and when to stop is decided by pure objects."""
+"""Steps the load on a backend in a closed loop: each of n clients sends its next request when it has the answer to its
+last one. On the event loop; pure objects decide what is measured and when to stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LAG_SECONDS_MAX: Final = 0.02
 
 
 class Signals(Protocol):
-    """What engine and GPU say: `SignalPoller`."""
+    """Readings of engine and GPU: `SignalPoller`."""
 
     def latest_engine(self, now: float) -> EngineReading | None: ...
 
@@ -41,7 +41,7 @@ class Signals(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How far a calibration may go. ``tpot_seconds``: what a token may take, where it is given."""
+    """Bounds of a calibration. ``tpot_seconds``: the longest time of a token, if given."""
 
     concurrency_max: int
     window_seconds: float
@@ -51,7 +51,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """``steps`` by their concurrency."""
+    """The result. ``steps``: by their concurrency."""
 
     steps: tuple[CalibrationStep, ...]
     state: State
@@ -60,7 +60,7 @@ class Found:
 
 
 class _Ended(Exception):  # noqa: N818 - an end, and none of them an error
-    """The calibration is over before its last step."""
+    """Ends the calibration before its last step."""
 
     def __init__(self, state: State, cause: str) -> None:
         super().__init__(cause)
@@ -69,7 +69,7 @@ class _Ended(Exception):  # noqa: N818 - an end, and none of them an error
 
 
 class Pulse:
-    """Pieces of text of all streams: how many so far, and when the last one came."""
+    """Pieces of text of all streams: their number, and when the last one arrived."""
 
     __slots__ = ("chunks", "received_at")
 
@@ -83,8 +83,8 @@ class Pulse:
 
 
 class Calibrator:
-    """One calibration. ``stop``: set by Ctrl-C. ``say`` gets a line after each step, and while one takes long.
-    ``began``: the monotonic time from which ``seconds_max`` counts."""
+    """One calibration. ``stop``: set by Ctrl-C. ``say`` gets a line after each step, and during a long one. ``began``:
+    the monotonic time from which ``seconds_max`` counts."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Calibrator:
         self._tries: Counter[int] = Counter()
 
     async def run(self) -> Found:
-        """All steps, as far as it comes. Whoever cancels it gets nothing."""
+        """Runs all steps, as far as the time allows. Returns nothing if it is cancelled."""
         end = self._began + self._bounds.seconds_max
         up: list[CalibrationStep] = []
         extra: list[CalibrationStep] = []
@@ -126,7 +126,7 @@ class Calibrator:
             await self._climb(up, end=end)
             while (concurrency := measure_again(up, tries=self._tries)) is not None:
                 await self._step_again(concurrency, up, end=end)
-                # What holds still now may say that there is more above it.
+                # A step that is steady only now may show that there is more above it.
                 await self._climb(up, end=end)
             for _ in range(REFINEMENTS_MAX):
                 around = refinement([*up, *extra], tpot_seconds=self._bounds.tpot_seconds)
@@ -145,7 +145,7 @@ class Calibrator:
             await self._step(concurrency, into=steps, end=end)
 
     async def _step_again(self, concurrency: int, steps: list[CalibrationStep], *, end: float) -> None:
-        """Measures with longer windows what did not hold still, and puts it in its place if it does now."""
+        """Measures unsteady steps again with longer windows, and replaces those that are steady now."""
         place = next(at for at, step in enumerate(steps) if step.concurrency == concurrency)
         repeated: list[CalibrationStep] = []
         try:
@@ -160,7 +160,7 @@ class Calibrator:
         meter = StepMeter(concurrency=concurrency, window_seconds=window_seconds)
         self._meter = meter
         self._lags.clear()
-        # All at once they would be prefilled and end together, step after step, as no real traffic does.
+        # Started at once, they would be prefilled and end together, step after step, unlike real traffic.
         ramp = max(RAMP_SECONDS_MIN, into[-1].service_seconds if into else 0.0)
         await self._resize(concurrency, ramp_seconds=ramp)
         ended: _Ended | None = None
@@ -206,12 +206,12 @@ class Calibrator:
         self._say(line)
 
     async def _resize(self, wanted: int, *, ramp_seconds: float) -> None:
-        """So many clients; new ones begin one after the other, those that go hang up."""
+        """Sets the number of clients. New ones begin one after another; superfluous ones close their connections."""
         gone, self._clients = self._clients[wanted:], self._clients[:wanted]
         for client in gone:
             client.cancel()
         if gone:
-            # A handler may take its time to clean up, or not let itself be cancelled at all.
+            # A handler may take long to clean up, or ignore its cancellation.
             await asyncio.wait(gone, timeout=GONE_SECONDS)
         new = wanted - len(self._clients)
         for number in range(new):
@@ -232,7 +232,7 @@ class Calibrator:
 
 
 def step_line(step: CalibrationStep) -> str:
-    """A step in a line, for whoever waits."""
+    """A step as one line of progress."""
     tokens = "" if step.output_tokens_per_second is None else f", {step.output_tokens_per_second:,.0f} tokens/s"
     p95 = step.service_p50_seconds if step.service_p95_seconds is None else step.service_p95_seconds
     name = "P50" if step.service_p95_seconds is None else "P95"

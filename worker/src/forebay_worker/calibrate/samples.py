@@ -1,4 +1,4 @@
-"""What one request of a calibration came to, when a step has seen enough of them, and its figures. Pure.
+"""Results of single requests, the figures of a step, and when a step has enough of them. Pure.
 
 The rule is Triton's Perf Analyzer's: measure in windows, until the last three agree. (GenAI-Perf says of its stability
 percentage: stable is when max and min of the recent 3 measurements lie within it, in throughput and in latency.)
@@ -44,7 +44,7 @@ class Trouble(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A request that ended. Monotonic seconds. ``first_token_at``: None without a stream. ``chunks``: pieces of the
-    stream that held text. ``trouble`` and ``error``: None for a success."""
+    stream with text. ``trouble`` and ``error``: None for a success."""
 
     started: float
     ended: float
@@ -61,7 +61,7 @@ class Ended:
 
     @property
     def tpot_seconds(self) -> float | None:
-        """Time after the first token over the tokens after it, as `vllm bench serve` counts."""
+        """Time after the first token divided by the tokens after it, as `vllm bench serve` counts."""
         if self.first_token_at is None or self.output_tokens is None or self.output_tokens < 2:
             return None
         return (self.ended - self.first_token_at) / (self.output_tokens - 1)
@@ -84,9 +84,10 @@ class _Window:
 
 
 class StepMeter:
-    """One step: first as many answers as are in flight, which saw the step before and do not count; then windows of at
-    least ``window_seconds``, seven answers, and as many as are in flight, since those that began together end together.
-    It is over when three windows in a row agree, or after eight; stable then if their two halves do."""
+    """Measures one step. The first answers, as many as are in flight, began in the step before and do not count. Then
+    follow windows of at least ``window_seconds``, seven answers, and as many answers as are in flight, since requests
+    that began together end together. The step ends when three windows in a row agree, or after eight; it is stable then
+    if its two halves agree."""
 
     def __init__(self, *, concurrency: int, window_seconds: float) -> None:
         self.concurrency = concurrency
@@ -106,12 +107,12 @@ class StepMeter:
 
     @property
     def answers(self) -> int:
-        """How many came so far, those of the warm-up included."""
+        """Number of answers so far, with those of the warm-up."""
         windows = [*self._windows, *([self._open] if self._open is not None else [])]
         return self._warm_requests + sum(len(window.ended) for window in windows)
 
     def add(self, ended: Ended, *, chunks_total: int) -> None:
-        """A request ended; ``chunks_total``: pieces of text of all streams so far."""
+        """Adds an ended request. ``chunks_total``: pieces of text of all streams so far."""
         if self.phase is Phase.DONE:
             return
         if self.phase is Phase.WARMING:
@@ -139,7 +140,7 @@ class StepMeter:
         self.phase = Phase.DONE
 
     def look(self, *, engine: EngineReading | None, gpu: GpuReading | None) -> None:
-        """What engine and GPU say while it is measured."""
+        """Adds readings of engine and GPU during the measurement."""
         if self.phase is not Phase.MEASURING:
             return
         if engine is not None:
@@ -158,13 +159,13 @@ class StepMeter:
                 self._gpu_memory.append(gpu.memory_used_share)
 
     def close(self, *, now: float, chunks_total: int) -> None:
-        """Nothing more comes; what was measured so far counts, if it is anything."""
+        """Ends the measurement. Without a complete window the open one counts, if a request ended in it."""
         if self.phase is not Phase.DONE and self._open is not None and self._open.ended and not self._windows:
             self._close(self._open, now, chunks_total)
         self.phase = Phase.DONE
 
     def result(self, *, sick: bool) -> CalibrationStep | None:
-        """The step's figures, of all its windows; None when nothing was measured."""
+        """The step's figures, of all its windows; None if nothing was measured."""
         windows = self._windows
         done = [one for window in windows for one in window.ended]
         seconds = sum(window.seconds for window in windows)
@@ -214,7 +215,7 @@ class StepMeter:
         self._windows.append(window)
 
     def _tokens_per_second(self, done: Sequence[Ended], outputs: Sequence[int], seconds: float) -> float | None:
-        """Streams count as they flow; what ends in the time began before it."""
+        """Streams count as they flow; a request that ends in the window began before it."""
         if not outputs:
             return None
         chunks = sum(one.chunks for one in done if one.output_tokens is not None)
@@ -224,8 +225,8 @@ class StepMeter:
 
 
 def _agree(groups: Sequence[Sequence[_Window]]) -> bool:
-    """Whether their means and rates are within a tenth, or within what requests of different length may differ by
-    chance: two means of n differ by less than two standard errors in 19 of 20 cases."""
+    """Whether means and rates of windows are within a tenth, or within the random difference of requests of different
+    length: two means of n differ by less than two standard errors in 19 of 20 cases."""
     service = [[one.service_seconds for window in group for one in window.ended] for group in groups]
     rates = [len(one) / sum(window.seconds for window in group) for one, group in zip(service, groups, strict=True)]
     every = [seconds for one in service for seconds in one]
@@ -235,7 +236,7 @@ def _agree(groups: Sequence[Sequence[_Window]]) -> bool:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed. ``ordered`` must be, and not empty."""
+    """The smallest value that at least this share of ``ordered`` does not exceed. ``ordered``: ascending, not empty."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""What a doctor asks an OpenAI-compatible backend for, and what the answers mean. Pure."""
+"""The requests that a doctor sends to an OpenAI-compatible backend, and the meaning of the answers. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOT_THIS_PATH: Final = frozenset({400, 404, 405, 422, 501})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request for as little as there is."""
+    """A minimal request."""
 
     path: str
     payload: dict[str, Any]
@@ -32,8 +32,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What came back. ``status``: of the response. ``verdict``: as a worker would judge it, with nothing secret in it.
-    ``location``: where a redirect leads, without a password."""
+    """An answer. ``status``: of the response. ``verdict``: a worker's judgement of it, without secrets. ``location``:
+    the target of a redirect, without a password."""
 
     status: int
     verdict: Verdict
@@ -42,7 +42,7 @@ class Answered:
 
 
 def calls_for(paths: Mapping[str, str], model: str | None) -> list[Call]:
-    """A chat completion of one token; where there is none a completion; where there is none either, an embedding.
+    """A chat completion of one token; if there is none a completion; if there is none either, an embedding.
 
     ``paths``: by biz_type.
     """
@@ -56,7 +56,7 @@ def calls_for(paths: Mapping[str, str], model: str | None) -> list[Call]:
 
 
 def next_is_worth_it(answered: Answered) -> bool:
-    """Whether another path may be what this backend serves."""
+    """Whether the backend may serve another path instead."""
     verdict = answered.verdict
     if isinstance(verdict, Completed):
         return False
@@ -65,7 +65,7 @@ def next_is_worth_it(answered: Answered) -> bool:
 
 
 def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence[str], has_key: bool) -> Finding:
-    """What an answer means. ``models``: those that it lists."""
+    """The finding for an answer. ``models``: those that the backend lists."""
     where = f"{url}{call.path}"
     model = call.payload.get("model")
     verdict = answered.verdict
@@ -99,7 +99,7 @@ def answer_finding(answered: Answered, call: Call, *, url: str, models: Sequence
 
 
 def _status(answered: Answered, verdict: Failed) -> int:
-    """The response's own, or the one that an error with 200 names."""
+    """The response's own status, or the one named by an error with status 200."""
     return answered.status if verdict.status is None else verdict.status
 
 

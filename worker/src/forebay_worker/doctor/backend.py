@@ -1,5 +1,5 @@
-"""Whether the backend answers a real request, and whether its metrics are of use. HTTP, within a time limit; the
-verdicts on what was answered are pure, in `answers`."""
+"""Checks that the backend answers a real request, and that its metrics can be used. HTTP, within a time limit; the
+verdicts on answers are pure, in `answers`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ BODY_BYTES_MAX: Final = 1024 * 1024
 
 
 async def backend_findings(settings: WorkerSettings, *, model: str | None) -> list[Finding]:
-    """A request for one token, as a worker would send it, and the metrics page. ``model``: what to ask for; None: the
-    first it lists."""
+    """A request for one token, as a worker would send it, and the metrics page. ``model``: the model to name; None: the
+    first that the backend lists."""
     backend, is_reached = await _check_backend(settings, model=model)
     if not is_reached and settings.metrics_url is None:
         return [backend, skipped(METRICS, f"needs {BACKEND}")]
@@ -42,7 +42,7 @@ async def backend_findings(settings: WorkerSettings, *, model: str | None) -> li
 
 
 async def _check_backend(settings: WorkerSettings, *, model: str | None) -> tuple[Finding, bool]:
-    """The second: whether it answered at all."""
+    """Checks the backend. The second value: whether it answered at all."""
     assert settings.backend_url is not None
     end = time.monotonic() + ALL_SECONDS
     base = URL(settings.backend_url.rstrip("/"))
@@ -61,7 +61,7 @@ async def _check_backend(settings: WorkerSettings, *, model: str | None) -> tupl
 
 
 def connection_finding(error: Exception, *, url: str, connect_seconds: float, secret: str) -> Finding:
-    """Why there was no answer. Pure."""
+    """The reason for a missing answer. Pure."""
     said = _hidden(connection_words(error), secret)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         fix = "trust its authority (SSL_CERT_FILE), or use the name that its certificate is for"
@@ -86,7 +86,7 @@ def connection_finding(error: Exception, *, url: str, connect_seconds: float, se
 
 
 async def check_metrics(settings: WorkerSettings) -> Finding:
-    """Whether the engine's own metrics can be read, and whose they are."""
+    """Checks that the engine's own metrics can be read, and names the engine."""
     url = metrics_url(settings)
     if url is None:
         return skipped(METRICS, "a handler has none, unless FOREBAY_METRICS_URL says where")
@@ -110,7 +110,7 @@ async def check_metrics(settings: WorkerSettings) -> Finding:
 
 
 async def _models(session: aiohttp.ClientSession, base: URL) -> list[str]:
-    """What it serves, as far as it says."""
+    """The models that the backend lists, if any."""
     try:
         timeout = aiohttp.ClientTimeout(total=MODELS_SECONDS, sock_connect=session.timeout.sock_connect)
         async with session.get(base / "v1/models", timeout=timeout, allow_redirects=False) as response:
@@ -132,7 +132,7 @@ async def _ask(
     secret: str,
     end: float,
 ) -> Finding:
-    """The first call that is answered as it should be; else what the first that says anything said."""
+    """The finding of the first call after which no other path is worth a try; without one that of the first call."""
     first: Finding | None = None
     for call in calls_for(settings.all_biz_paths, model):
         answered = await _post(session, base, call, secret=secret, end=end)
@@ -167,12 +167,12 @@ async def _post(session: aiohttp.ClientSession, base: URL, call: Call, *, secret
 
 
 def _without(secret: str, verdict: Verdict) -> Verdict:
-    """A server may repeat the key that it refuses."""
+    """Removes the key, which a server may repeat when it refuses it."""
     return replace(verdict, message=_hidden(verdict.message, secret)) if isinstance(verdict, Failed) else verdict
 
 
 def _shown(url: URL) -> str:
-    """Without the password that may be in it."""
+    """The URL without any password in it."""
     return str(url.with_user(None))
 
 

@@ -1,5 +1,5 @@
-"""`forebay-worker doctor`: whether a worker with these settings would work here, and if not, why. All checks run within
-20 s: those of Kafka and of the registry on threads, the others beside them."""
+"""`forebay-worker doctor`: checks whether a worker with these settings would work here, and if not, why. All checks run
+within 20 s: those of Kafka and of the registry on threads, the others beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from forebay_worker.settings import WorkerSettings
 
 
 async def examine(settings: WorkerSettings, *, model: str | None) -> list[Finding]:
-    """All findings. ``model``: what to ask the backend for; None: the first it lists.
+    """All findings. ``model``: the model to ask the backend for; None: the first that it lists.
 
     Raises ``UsageError`` for a properties file that cannot be used.
     """

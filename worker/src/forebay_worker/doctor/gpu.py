@@ -1,4 +1,5 @@
-"""Whether the GPUs tell what pacing wants to know. Starts a process that may crash or hang; or asks Prometheus."""
+"""Checks that the GPUs report the values that pacing uses. Starts a process that may crash or hang, or asks
+Prometheus."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _MODULE: Final = "forebay_worker.signals.nvml_inventory"
 
 
 async def check_gpu(settings: WorkerSettings) -> Finding:
-    """One line on the source that ``FOREBAY_GPU`` names."""
+    """One finding on the source in ``FOREBAY_GPU``."""
     match settings.gpu:
         case "none":
             return skipped(CHECK, "FOREBAY_GPU=none: the GPU is not asked")
@@ -38,7 +39,7 @@ async def check_gpu(settings: WorkerSettings) -> Finding:
 
 
 def nvml_finding(said: dict[str, Any] | str, *, expected: bool) -> Finding:
-    """``said``: what `nvml_inventory` printed, or why it did not. ``expected``: ``FOREBAY_GPU`` is nvml. Pure."""
+    """``said``: the output of `nvml_inventory`, or why there is none. ``expected``: ``FOREBAY_GPU`` is nvml. Pure."""
     if isinstance(said, str):
         return failed(CHECK, said, fix="look at nvidia-smi and the kernel's log, or set FOREBAY_GPU=none")
     error = said.get("error")
@@ -64,7 +65,7 @@ def nvml_finding(said: dict[str, Any] | str, *, expected: bool) -> Finding:
 async def _ask_nvml(devices: str) -> dict[str, Any] | str:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", _MODULE, ",".join(device_names(devices))),
-        stdin=PIPE,  # its end tells the process that this one is gone
+        stdin=PIPE,  # closing it tells the child that this process has ended
         stdout=PIPE,
         stderr=DEVNULL,
         start_new_session=True,

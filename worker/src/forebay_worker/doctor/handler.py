@@ -1,5 +1,5 @@
-"""Whether a handler can be imported and is async. `python -m forebay_worker.doctor.handler MODULE:FUNCTION` imports it
-in a process of its own, since what is not ours may print, hang, or take a GPU; prints one line of JSON at the end."""
+"""Checks that a handler can be imported and is async. `python -m forebay_worker.doctor.handler MODULE:FUNCTION` imports
+it in a process of its own, since foreign code may print, hang, or take a GPU; prints one line of JSON at the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def check_handler(name: str) -> Finding:
 
 
 def main() -> None:
-    """The process."""
+    """The entry point of that process."""
     exit_with_parent()
     said: tuple[str | None, str | None] = (None, None)
     try:

@@ -1,4 +1,4 @@
-"""What the machine or container lets a worker have: memory, cores, open files. Reads cgroup files; judges purely."""
+"""Checks the memory, cores and open files that the machine or container allows. Reads cgroup files; judges purely."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES_BESIDE: Final = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLimits:
-    """None: there is no limit, or none that is told."""
+    """None: there is no limit, or it is unknown."""
 
     memory_bytes: int | None
     cores: float | None
@@ -33,7 +33,7 @@ class HostLimits:
 
 
 def read_host_limits(cgroup: Path = _CGROUP) -> HostLimits:
-    """Of this process; of the cgroup only version 2, which containers have today."""
+    """The limits of this process; of cgroups only version 2, which containers use today."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return HostLimits(
         memory_bytes=_memory_bytes(_text(cgroup / "memory.max")),
@@ -43,12 +43,12 @@ def read_host_limits(cgroup: Path = _CGROUP) -> HostLimits:
 
 
 def memory_bytes_needed(settings: WorkerSettings) -> int:
-    """What a worker may take. The chart's default limit and the docs go by the same sum."""
+    """The most memory that a worker may take. The chart's default limit and the docs use the same sum."""
     return RESIDENT_BYTES + settings.buffer_bytes_max + settings.in_flight_bytes_max
 
 
 def host_findings(limits: HostLimits, settings: WorkerSettings) -> list[Finding]:
-    """Limits that a worker with these settings will run into. Pure."""
+    """Limits that a worker with these settings would reach. Pure."""
     findings: list[Finding] = []
     needed = memory_bytes_needed(settings)
     if limits.memory_bytes is not None and limits.memory_bytes < needed:

@@ -1,4 +1,4 @@
-"""Settings of a worker that are each right and yet have no effect, or defeat each other. Pure."""
+"""Finds valid settings that have no effect or contradict each other. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OF_HTTP = (
 
 
 def settings_findings(settings: WorkerSettings) -> list[Finding]:
-    """A line for each contradiction, or one that there is none; `load_worker_settings` has refused the worst."""
+    """A finding for each contradiction, or one that there is none; `load_worker_settings` has refused invalid ones."""
     given = settings.model_fields_set
     findings = [
         _without_effect(name, f"FOREBAY_PACING_POLICY is {settings.pacing_policy}, and only {policy} reads it")
