@@ -14,38 +14,38 @@ class Bounds:
     """The bounds that no setting changes."""
 
     lookahead_records_min: int = 256
-    """Of each tier, taken out of Kafka. Ordering needs candidates: a window of 1 / 16 / 64 / 256 gave .55 / .65 / .74 /
+    """Records of each tier read ahead. Ordering needs candidates: a window of 1 / 16 / 64 / 256 gave .55 / .65 / .74 /
     .79 of the bound (measured)."""
 
     lookahead_records_max: int = 1 << 62
-    """However fast the backend is; its bytes are bounded by a setting."""
+    """Independent of the backend's speed; a setting bounds the bytes."""
 
     retry_room_records: int = 256
     """Due retries may join a full lane, up to twice its capacity: they never queue at a tail again."""
 
     parked_records_max: int = 64
     parked_bytes_max: int = 4 * 1024 * 1024
-    """A partition that holds back more than either of these is paused until it holds less than half."""
+    """A partition that parks more than either of these is paused until it parks less than half."""
 
     reported_requests_max: int = 50_000
-    """Requests whose outcome this worker has reported, and remembers."""
+    """Remembered requests whose outcome this worker has reported."""
 
     undelivered_records_max: int = 20_000
     undelivered_bytes_max: int = 64 * 1024 * 1024
-    """Outcomes on their way to Kafka; with more of them nothing starts."""
+    """Outcomes in flight to Kafka; with more of them nothing starts."""
 
     result_bytes_max: int = LATER_BYTES_MAX
-    """Of one result, as its topic takes it."""
+    """Size of one result, as its topic accepts it."""
 
     notices_max: int = 10_000
-    """Of other workers, kept for partitions that are assigned a little later."""
+    """Other workers' notices, kept for partitions that are assigned a little later."""
 
     metadata_bytes_max: int = METADATA_BYTES_MAX
-    """Of a commit: what is finished beyond its offset, and who runs what."""
+    """Metadata of a commit: finished offsets beyond it, and running ones."""
 
     request_overhead_bytes: int = 20_000
-    """What a request in flight takes beside its body: its connection, buffers and objects (18.5 KiB with bodies of
-    1 KiB, 200 at a time, measured)."""
+    """Memory of a request in flight besides its body: connection, buffers and objects (18.5 KiB with bodies of 1 KiB,
+    200 at a time, measured)."""
 
     @property
     def metadata_bytes_nearly_full(self) -> int:

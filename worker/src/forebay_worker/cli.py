@@ -28,7 +28,7 @@ MODULES: Final = {
     "doctor": "forebay_worker.doctor.examine",
     "calibrate": "forebay_worker.calibrate.command",
 }
-"""What a command imports most of: before it begins, as Ctrl-C must not be lost within an import."""
+"""The main imports of each command, done before it begins: Ctrl-C must not be lost within an import."""
 
 
 def _add_calibrate(app: typer.Typer) -> None:

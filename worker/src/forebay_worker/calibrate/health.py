@@ -12,7 +12,7 @@ from forebay_worker.calibrate.samples import Ended, Trouble
 from forebay_worker.signals.readings import EngineReading
 
 IN_A_ROW: Final = 5
-"""Failures with no success between them. A crash cuts all in flight at once, so that is soon told."""
+"""Failures with no success between them. A crash cuts all requests in flight at once, so it is found soon."""
 UNREACHED_IN_A_ROW: Final = 3
 TIMED_OUT_MAX: Final = 2
 LAST: Final = 50
@@ -20,10 +20,10 @@ SHARE_MAX: Final = 0.1
 SHARE_OF_MIN: Final = 20
 SILENT_SECONDS: Final = 30.0
 KV_FULL: Final = 0.95
-"""As `slo_aimd` takes it: the engine is about to preempt."""
+"""As in `slo_aimd`: the engine is about to preempt."""
 KV_LOOKS: Final = 2
 PREEMPTIONS_MAX: Final = 2
-"""One may be chance; what is preempted is prefilled twice, so that more of them tell of the load that is too much."""
+"""One may be chance. A preempted request is prefilled twice, so more of them show a load that is too high."""
 
 
 class Health:

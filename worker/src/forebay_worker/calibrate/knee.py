@@ -18,14 +18,14 @@ from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, Tier, TierTimes
 from forebay_worker.pacing.service_model import OUTPUT_TOKENS_MIN, OVERHEAD_SHARE
 
 STABLE_SHARE: Final = 0.8
-"""Of the stable throughput, at the recommended limit: what is left takes bursts, and tokens come faster."""
+"""Share of the stable throughput at the recommended limit: the rest absorbs bursts, and tokens come faster."""
 
 GAIN_MIN: Final = 0.05
-"""Twice the concurrency for less throughput than this more is not worth its latency: the plateau."""
+"""Twice the concurrency for a smaller gain in throughput is not worth its latency: the plateau."""
 
 STEPS_MIN: Final = 3
 TRIES_MAX: Final = 3
-"""Measurements of a step that does not hold still, each with windows twice as long as the one before."""
+"""Measurements of an unsteady step, each with windows twice as long as the one before."""
 
 REFINE_APART: Final = 0.10
 LIMIT_MIN_DEFAULT: Final = 4

@@ -24,13 +24,13 @@ from forebay_worker.signals.readings import SignalError
 from forebay_worker.wiring.signals import metrics_url
 
 LOOKS: Final = 3
-"""At an engine that may be in use: between two requests of somebody's it looks idle."""
+"""Readings of an engine that may be in use: between two requests of another client it looks idle."""
 LOOK_SECONDS: Final = 0.3
 PROBE_PROMPT_TOKENS: Final = 50
 MODELS_SECONDS: Final = 5.0
 MODELS_BYTES_MAX: Final = 1024 * 1024
 QUIET_SECONDS: Final = 3.0
-"""Without a word; then it says what it waits for."""
+"""Silence before a line on the reason for waiting."""
 PROGRESS_SECONDS: Final = 10.0
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ TOKENS_MAX: Final = 1_000_000
 REQUESTS_MAX: Final = 100_000
 HEAD_CHARACTERS: Final = 60
 CHARACTERS_PER_TOKEN: Final = 4.0
-"""Of English text, before the backend has told of its own."""
+"""Of English text, before the backend has reported its own."""
 
 _LENGTHS: Final = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _LENGTH_FIX: Final = "give a number of tokens, or a range of which each length is as likely: 1000, 500-1500"

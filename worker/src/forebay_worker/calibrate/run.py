@@ -25,10 +25,10 @@ AFTER_FAILURE_SECONDS: Final = 0.2
 """A backend that fails at once must not be asked a thousand times a second."""
 GONE_SECONDS: Final = 2.0
 PROGRESS_SECONDS: Final = 10.0
-"""Without a line; then it says how far the step is."""
+"""Silence before a line of progress on the step."""
 REFINEMENTS_MAX: Final = 2
 LAG_SECONDS_MAX: Final = 0.02
-"""The loop then hears of tokens so much too late that TPOT is this machine's."""
+"""From here on the loop receives tokens so late that TPOT measures this machine."""
 
 
 class Signals(Protocol):

@@ -19,15 +19,15 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 WINDOWS: Final = 3
 WINDOWS_MAX: Final = 8
 WINDOW_REQUESTS_MIN: Final = 7
-"""Three windows then hold the 20 requests from which on a P95 says something."""
+"""Three windows then hold the 20 requests that a P95 needs."""
 
 TOLERANCE: Final = 0.10
 P95_REQUESTS_MIN: Final = 20
 P99_REQUESTS_MIN: Final = 100
 ENGINE_QUEUE_SHARE: Final = 0.05
 ENGINE_QUEUE_MIN: Final = 0.5
-"""In the engine's own queue on the average, of those in flight and at least: its batch is full. Fewer are on their way
-in, each for a moment."""
+"""Requests in the engine's own queue on average, as a share of those in flight and as a number: its batch is full. With
+fewer, each is queued only for a moment."""
 
 
 class Trouble(Enum):
@@ -37,7 +37,7 @@ class Trouble(Enum):
     BROKEN_OFF = "connection lost"
     TIMED_OUT = "timed out"
     REFUSED = "refused"
-    """429, 503 or 529: too much for the backend."""
+    """429, 503 or 529: the backend is overloaded."""
     FAILED = "failed"
 
 

@@ -37,19 +37,18 @@ FORMS: Final[tuple[dict[str, Any], ...]] = (
     {"stream": True},
     {},
 )
-"""What is added to a body, the first that the backend takes. Without ignore_eos (vLLM, SGLang, llama.cpp) a model may
-end before the answer is as long as it should be; without usage pieces count for tokens; without a stream there is no
-first token."""
+"""Fields added to a body; the first form that the backend accepts is used. Without ignore_eos (vLLM, SGLang, llama.cpp)
+a model may end an answer early; without usage, pieces count as tokens; without a stream there is no first token."""
 
 
 class UnusableBackendError(ForebayError):
-    """The backend does not answer as it must to be measured."""
+    """The backend does not answer in a way that can be measured."""
 
     reason = "backend_unusable"
 
 
 class Target(Protocol):
-    """Runs requests. ``run`` never raises but when it is cancelled, which gives the request up."""
+    """Runs requests. ``run`` raises only if it is cancelled, which abandons the request."""
 
     async def run(self, asked: Asked) -> Ended: ...
 
@@ -57,7 +56,7 @@ class Target(Protocol):
 
 
 class HttpTarget:
-    """An OpenAI-compatible server. ``on_chunk`` is called for each piece of text that comes, with the time."""
+    """An OpenAI-compatible server. ``on_chunk`` is called with the time for each received piece of text."""
 
     def __init__(
         self, settings: WorkerSettings, *, concurrency_max: int, clock: Clock, on_chunk: Callable[[float], None]
@@ -71,7 +70,7 @@ class HttpTarget:
         if secret is not None:
             headers["authorization"] = f"Bearer {secret}"
         self._session = aiohttp.ClientSession(
-            # A fresh connection costs less than a request that meets one which the server is about to close.
+            # A fresh connection costs less than a request on one that the server is about to close.
             connector=aiohttp.TCPConnector(limit=concurrency_max, force_close=True),
             timeout=aiohttp.ClientTimeout(
                 total=settings.backend_timeout_seconds, sock_connect=settings.backend_connect_seconds
@@ -85,7 +84,7 @@ class HttpTarget:
         self._numbers = itertools.count(1)
 
     async def settle(self, asked: Asked) -> Ended:
-        """Finds the form of request that the backend takes, by sending this one. Raises ``UnusableBackendError``."""
+        """Finds the request form that the backend accepts, by sending this request. Raises ``UnusableBackendError``."""
         ended: Ended | None = None
         for form in FORMS:
             self._form = form
@@ -154,7 +153,7 @@ class HttpTarget:
             first_token_at=first,
             chunks=chunks,
             prompt_tokens=verdict.prompt_tokens,
-            # Of a stream without usage its pieces stand for tokens.
+            # In a stream without usage, pieces stand for tokens.
             output_tokens=(verdict.content_chunks or None) if verdict.output_tokens is None else verdict.output_tokens,
         )
 
@@ -163,7 +162,7 @@ class HttpTarget:
 
 
 class HandlerTarget:
-    """The user's function; it says nothing of tokens."""
+    """The user's function; it reports no tokens."""
 
     def __init__(self, handler: Handler, *, timeout_seconds: float, clock: Clock) -> None:
         self._handler = handler
@@ -194,7 +193,7 @@ class HandlerTarget:
         return Ended(started=started, ended=self._clock.monotonic(), trouble=trouble, error=problem)
 
     async def close(self) -> None:
-        """A handler holds nothing that is ours."""
+        """Does nothing: a handler holds no resource of this package."""
 
 
 def _is_not_understood(error: str | None) -> bool:

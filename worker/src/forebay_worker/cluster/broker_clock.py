@@ -19,7 +19,7 @@ WINDOW_SECONDS: Final = 30.0
 """The tightest bounds of one to two windows count: clocks that drift by 100 ppm part by 6 ms in that time."""
 
 TOLERATED_MS: Final = 50.0
-"""A local clock that is no further off is followed: with NTP it is better than what a busy event loop measures."""
+"""A local clock within this error is followed: with NTP it is better than the measurements of a busy event loop."""
 
 STEP_MS: Final = 50.0
 READING_SECONDS_MAX: Final = 0.01
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 0.1
 PROBE_SECONDS: Final = 30.0
 PROBE_SECONDS_MIN: Final = 1.0
 WRONG_MS: Final = 1_000.0
-"""From here on the log says so, once, and again when it is over."""
+"""From this error on the log warns, once, and again when it is over."""
 
 log = structlog.get_logger("forebay.clock")
 

@@ -48,7 +48,7 @@ class Cluster:
         self._worker_id = worker_id
         self._principal = connection.principal
         self._admin: AdminClient | None = None
-        """Kept for the one question that is asked for ever."""
+        """Kept for the one request that is repeated for ever."""
 
     def require_usable(self) -> dict[str, int]:
         """Returns the number of partitions of each topic.

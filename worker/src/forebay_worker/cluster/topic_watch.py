@@ -16,7 +16,7 @@ from forebay_schemas.clock import Clock, MakeEvent
 LOOK_SECONDS: Final = 2.0
 TURN_SECONDS: Final = 0.1
 AGAIN_SECONDS: Final = 0.2
-"""The least time between two looks, however often one is asked for."""
+"""The least time between two checks, however often one is requested."""
 
 log = structlog.get_logger("forebay.topics")
 
@@ -48,9 +48,9 @@ class TopicWatch:
         self._is_failing = False
         self._looked_at = float("-inf")
         self.known_until = float("-inf")
-        """What `id_of` says was so at this moment (monotonic seconds), or later."""
+        """`id_of` was correct at this moment (monotonic seconds) or later."""
         self.changes = 0
-        """Grows when an id becomes known or another."""
+        """Grows when an id becomes known or changes."""
 
     def id_of(self, topic: str) -> int | None:
         """The topic's id; None when it is not known."""

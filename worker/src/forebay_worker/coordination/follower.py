@@ -33,13 +33,13 @@ from forebay_worker.request.work import Record
 POLL_SECONDS = 0.05
 AGAIN_SECONDS = 0.2
 LOOK_BACK_MS = 600_000
-"""As far as the topic reaches: a worker that starts minutes after the last one has gone must still hear what ended."""
+"""As far as the topic reaches: a worker that starts minutes after the last one ended must still receive its notices."""
 
 BROKER_TIMEOUT_SECONDS = 5.0
 RECOVERED_SECONDS = 3.0
-"""Without a failure for so long, what failed before is over: a denied read fails again within a second."""
+"""After this time without a failure, earlier errors are over: a denied read fails again within a second."""
 PASSING_SECONDS = 3.0
-"""What fails for less is no trouble yet: leadership moves, a broker restarts."""
+"""A shorter failure is not reported: leadership moves, a broker restarts."""
 
 BATCH_RECORDS_MAX = 1_000
 NO_ROOM_SECONDS = 0.005
@@ -120,7 +120,7 @@ class Coordination:
         self._asked_at = 0.0
         self.read_until = float("-inf")
         self.read_at = float("-inf")
-        """When something was last read that `read_until` waits for, in monotonic seconds."""
+        """When a record for which `read_until` waits was last read, in monotonic seconds."""
 
     def step(self) -> None:
         """Passes on the received records. Blocks briefly and never raises: failures are retried, and records that were

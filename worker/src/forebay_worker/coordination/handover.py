@@ -13,10 +13,10 @@ from forebay_schemas.contract.coordination import RENEW_SECONDS, Notice, NoticeK
 from forebay_worker.intake.last_words import HandedOver
 
 AGAIN_SECONDS = 0.5
-"""After a failed delivery: well within what is left of a lease."""
+"""After a failed delivery: well within the rest of a lease."""
 
 PUBLISH_SECONDS_MAX = 600.0
-"""As far back as a new worker reads the coordination topic: what is older helps nobody."""
+"""As far back as a new worker reads the coordination topic: older notices are of no use."""
 
 log = structlog.get_logger("forebay.hand_over")
 
@@ -48,7 +48,7 @@ class HandOvers:
         self._open: list[_Open] = []
         self._renew_at = 0.0
         self.given_count = 0
-        """How many requests ran on here, in all, when their partitions were let go of."""
+        """Total number of requests that still ran here when their partitions were released."""
 
     @property
     def running_count(self) -> int:

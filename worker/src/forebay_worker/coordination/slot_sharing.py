@@ -28,7 +28,7 @@ from forebay_worker.pacing.slots.sharing import SILENT_SECONDS, Own, Sharing
 
 STEP_SECONDS = 0.1
 RATE_ALPHA = 0.3
-"""Three seconds make a mean."""
+"""A mean of about three seconds."""
 
 log = structlog.get_logger("forebay.sharing")
 

@@ -16,11 +16,12 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 _MIB: Final = 1024 * 1024
 
 RESIDENT_BYTES: Final = 256 * _MIB
-"""Interpreter, Kafka clients with 64 MB of prefetch, what else has a bound of its own; beside what settings bound."""
+"""Interpreter, Kafka clients with 64 MB of prefetch, and all else with a bound of its own; besides the memory that
+settings bound."""
 
 CORES_MIN: Final = 0.25
 FILES_BESIDE: Final = 128
-"""Connections to brokers, pipes and the like; each request in flight has one of its own."""
+"""Connections to brokers, pipes and the like; each request in flight has one more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

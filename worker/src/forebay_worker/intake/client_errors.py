@@ -12,10 +12,11 @@ from typing import Final
 from forebay_schemas.kafka.permissions import Access, Resource
 
 SAY_AGAIN_SECONDS: Final = 10.0
-"""What goes on is said again so often: a denied topic that was never read is refused hundreds of times a second."""
+"""Interval for logging an error that goes on: a denied topic that was never read is refused hundreds of times a
+second."""
 
 _CLIENT: Final = ""
-"""The trouble that belongs to no topic."""
+"""Key of the error that belongs to no topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from forebay_worker.partition.assignment import Assignment
 
 COMMIT_SECONDS = 0.2
 ANSWER_SECONDS_MAX = 10.0
-"""A commit without an answer for so long is taken as lost, and made again."""
+"""A commit without an answer for this long is given up and sent again."""
 
 LAST_COMMIT_SECONDS_MAX = 0.5
 LAST_COMMIT_PAUSE_SECONDS = 0.05
@@ -53,7 +53,7 @@ class Commits:
         self._name = name
         self._explain = explain
         self.denied: str | None = None
-        """What the ACLs lack for commits, until one is confirmed."""
+        """The ACLs that commits lack, until one is confirmed."""
         self._assignments = assignments
         self._confirmed: dict[PartitionKey, _Commit] = {}
         self._metadata_bytes: dict[PartitionKey, int] = {}

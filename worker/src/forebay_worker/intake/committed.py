@@ -24,7 +24,7 @@ class Committed:
         """``topic``: one of the group's topics, for messages."""
         self.unknown: set[PartitionKey] = set()
         self.unknown_because = ""
-        """What the broker said when it was last asked in vain."""
+        """The broker's error when it was last asked."""
         self._name = name
         self._topic = topic
         self._explain = explain

@@ -19,7 +19,7 @@ from forebay_schemas.formats.envelope_reader import EnvelopeReader, SchemaPendin
 from forebay_worker.request.work import Record, Work
 
 Ahead = Mapping[int, Request | EnvelopeError]
-"""What was decoded together, by the identity of the records."""
+"""Records decoded together, by their identity."""
 
 NOTHING_AHEAD: Final[Ahead] = MappingProxyType({})
 

@@ -19,7 +19,7 @@ from forebay_worker.request.controls import concerns
 from forebay_worker.request.work import Record, Work
 
 WANTED_MAX = 20_000
-"""So many places are remembered; what is forgotten is found when it is read."""
+"""Number of remembered places; a forgotten request is found when it is read."""
 
 _PartitionKey = tuple[str, int]
 
@@ -65,7 +65,8 @@ class EarlyControl:
         self._asked: set[tuple[Assignment, int]] = set()
         self._fetched: deque[Fetched] = deque()
         self.received: deque[ReceivedControl] = deque(maxlen=WANTED_MAX)
-        """Where controls are put, from any thread. What no longer fits is found when it is read, or due."""
+        """Received controls; any thread may add. Those that do not fit are applied when their request is read or
+        due."""
 
     def step(self, assignments: Mapping[_PartitionKey, Assignment], held: Parked, found: list[Work]) -> None:
         """Adds to ``found`` the requests that go to dispatch now, out of turn."""

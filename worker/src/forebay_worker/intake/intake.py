@@ -92,7 +92,7 @@ class Intake:
         self._may_read = True
         self._troubles = ClientErrors()
         self.taken_over_count = 0
-        """How many requests, in all, came with partitions whose former owners were still running them."""
+        """Total number of requests that came with partitions while their former owners still ran them."""
         self.heartbeat = clock.monotonic()
         self._ownership = Ownership(
             name=name,

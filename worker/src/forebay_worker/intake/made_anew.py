@@ -16,7 +16,7 @@ from forebay_worker.intake.seeks import Seeks
 from forebay_worker.partition.assignment import Assignment
 
 CLOCK_ERROR_MS = 1_000
-"""By so much the brokers' clocks may differ from what is known of them."""
+"""Largest error of the estimate of the brokers' clocks."""
 
 log = structlog.get_logger("forebay.ownership")
 
@@ -37,7 +37,7 @@ class MadeAnew:
         bounds: Bounds,
     ) -> None:
         self.count = 0
-        """How many partitions were begun anew."""
+        """Number of partitions tracked anew."""
         self._assignments = assignments
         self._commits = commits
         self._seeks = seeks

@@ -28,7 +28,7 @@ from forebay_worker.partition.sources import Source
 from forebay_worker.request.work import Record
 
 PENDING_RECORDS_MAX = 100_000
-"""How many records of a partition may lie beyond its commit: behind one slow request each costs 100 bytes."""
+"""Most records of a partition beyond its commit: behind one slow request each costs 100 bytes."""
 
 LOOK_SECONDS = 0.2  # between two readings of the partitions' positions
 

@@ -26,7 +26,7 @@ NO_PROGRESS_SECONDS_MAX = 10.0
 """A results topic that cannot be read must not stop requests for ever."""
 
 KEPT_SECONDS = 60.0
-"""For partitions that are assigned a little later: what was seen need not be read again."""
+"""For partitions that are assigned a little later: outcomes already found need not be read again."""
 
 log = structlog.get_logger("forebay.results_reader")
 
@@ -95,7 +95,7 @@ class ResultsReader:
         self.completed_count = 0
         self.given_up_count = 0
         self.look_seconds = 0.0
-        """How long all looks took together."""
+        """Total time of all scans."""
 
     def look(self, since_ms: int) -> ResultsLook:
         """Asks for a scan from a time on (epoch milliseconds on the brokers' clock) to the end. From any thread."""

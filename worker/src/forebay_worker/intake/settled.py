@@ -97,7 +97,7 @@ class Doubts:
     def __init__(self, *, look: Callable[[int], Look]) -> None:
         self._look = look
         self.ended = dict.fromkeys(TIERS, 0)
-        """How many requests were not run again, for their outcome was there."""
+        """Number of requests not run again because their outcome exists."""
 
     def judge(self, work: Work, *, now: float, now_ms: int) -> Finding:
         """Judges a received request of a partition in doubt."""

@@ -56,15 +56,15 @@ class Lane:
         self._weights = weights
         self._next_number = 0
         self._waiting: dict[int, Work] = {}
-        """By number, which is the order of arrival."""
+        """By number: the order of arrival."""
         self._numbers: dict[int, int] = {}
-        """By the request's identity: a request waits once at most."""
+        """By the request's identity: a request waits at most once."""
         self._queues_by_priority: dict[int, FairQueue] = {}
         self._queues: list[FairQueue] = []
-        """The same, most urgent first; there are eleven at most."""
+        """The same, most urgent first; at most eleven."""
         self._deadlines: list[tuple[int, int]] = []
         self._round: list[int] = []
-        """The numbers of all that wait, in no order: those below the cursor are still to be looked at in this round."""
+        """The numbers of all waiting requests, unordered: those below the cursor are still to be seen in this round."""
         self._places: dict[int, int] = {}
         self._cursor = 0
         self.size_bytes = 0

@@ -7,12 +7,10 @@ from enum import StrEnum
 from forebay_worker.request.work import Work
 
 AGING = 0.002
-"""Predicted engine seconds by which a second of waiting makes a request cheaper (`sjf_aged`).
-
-Within an interactive deadline short ones nearly always go first, which is what serves most in time. Over the hours that
-a batch may wait it bounds what overtaking can do: a request that costs ten seconds more than all others is overtaken
-only by those that arrive within 5,000 s after it.
-"""
+"""Predicted engine seconds by which a second of waiting makes a request cheaper (`sjf_aged`). Within an interactive
+deadline short ones nearly always go first, which serves the most in time. Over a batch's wait of hours it bounds
+overtaking: a request that costs ten seconds more than all others is overtaken only by those that arrive within 5,000 s
+after it."""
 
 
 class LaneOrder(StrEnum):

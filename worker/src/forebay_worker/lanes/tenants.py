@@ -24,16 +24,17 @@ from dataclasses import dataclass, field
 from forebay_worker.request.work import Work
 
 ROUND_REQUESTS = 4
-"""The quantum in requests of mean cost. More lets the order gain more across tenants, less evens them out sooner."""
+"""The quantum in requests of mean cost. A larger one improves the order across tenants, a smaller one balances them
+sooner."""
 
 MEAN_COST_GAIN = 0.05
 """Weight of the newest request in the mean cost: it follows a changed mix within some dozens of requests."""
 
 UNKNOWN_COST = 1.0
-"""What a request of unknown cost is charged with. When all are unknown, tenants share by number of requests."""
+"""The charge for a request of unknown cost. If all are unknown, tenants share by number of requests."""
 
 DEAD_ENTRIES_MAX = 64
-"""A heap is rebuilt once it holds more than so many dead entries beyond one for each live one."""
+"""A heap is rebuilt once it holds more dead entries than this plus one for each live one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +86,7 @@ class FairQueue:
         self._sitting_out: list[tuple[float, int, Tenant]] = []
         """By account, as the next."""
         self._away: list[tuple[float, int, Tenant]] = []
-        """Those without requests that owe: they are remembered until the virtual time has come to their accounts."""
+        """Tenants without requests that have a debt: kept until the virtual time reaches their accounts."""
         self._versions = 0
         self._virtual_time = 0.0
         self._round_end = 0.0

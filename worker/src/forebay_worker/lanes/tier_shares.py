@@ -11,19 +11,19 @@ from forebay_schemas.estimate.waits import MINIMUM_SHARES
 
 RESERVE_SHARE = 0.10
 RESERVE_LIMIT_MIN = 4
-"""Below so many slots a reserved one would cost more throughput than it saves waiting."""
+"""With fewer slots a reserved one would cost more throughput than it saves waiting."""
 RESERVE_SECONDS = 60.0
-"""How long after the last high request the reserve holds: a pool that only sees batches uses all its slots."""
+"""How long after the last high request the reserve holds: a pool with batches alone uses all its slots."""
 
 CREDIT_SECONDS = 1.0
-"""A tier is owed at most its share of so many seconds, but up to one slot second: nothing is saved up for a burst."""
+"""A tier is owed at most its share of this time, but up to one slot second: nothing is saved up for a burst."""
 
 DEBT_SECONDS = 120.0
-"""A tier is charged for at most so long an execution in each of its slots. Longer ones are rare, and while dispatch
-stands still (a broken backend) time passes in which nothing runs at all."""
+"""A tier is charged for at most this length of an execution in each of its slots. Longer ones are rare, and while
+dispatch stands still (a broken backend) time passes without any execution."""
 
 _HIGH, _MID, _LOW = TIERS
-"""Reading a member of an Enum class costs as much as a dict look-up or two, several times a request."""
+"""Reading a member of an Enum class costs as much as one or two dict look-ups, several times a request."""
 
 
 class _Lower:

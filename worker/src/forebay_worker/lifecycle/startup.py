@@ -14,11 +14,11 @@ from forebay_worker.wiring.parts import Parts
 
 BROKER_TIME_POLL_SECONDS = 0.005
 BROKER_TIME_SECONDS_MAX = 2.0
-"""Before anything starts, for the brokers to tell their time."""
+"""The longest wait for the brokers' time before anything starts."""
 
 UNREACHABLE_AGAIN_SECONDS = 1.0
 UNREACHABLE_SAID_SECONDS = 60.0
-"""How often the brokers are asked at the start while none answers, and how often the log says so."""
+"""Interval between log lines, and between requests to the brokers, while none answers at the start."""
 
 log = structlog.get_logger("forebay.worker")
 

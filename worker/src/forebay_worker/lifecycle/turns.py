@@ -12,7 +12,7 @@ from forebay_worker.wiring.parts import Parts
 TICK_SECONDS = 0.02
 
 FROZEN_SECONDS = 50.0
-"""Longer than /livez waits: whoever asks it is faster, and may look at the process first."""
+"""Longer than /livez waits: its readers act sooner, and may look at the process first."""
 
 
 class Turns:

@@ -22,10 +22,10 @@ from forebay_worker.wiring.parts import Parts, build
 from forebay_worker.wiring.world import World, machine
 
 STOP_SECONDS_MAX = 15.0
-"""After the drain: for deliveries, last commits and hand-overs, all together."""
+"""After the drain: for deliveries, last commits and hand-overs together."""
 
 PIECES_SECONDS_MAX = 1.0
-"""At the end, for pieces of streamed answers on their way."""
+"""At the end, for pieces of streamed answers in flight."""
 
 DENIED_AGAIN_SECONDS = 5.0
 

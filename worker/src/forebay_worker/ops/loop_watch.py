@@ -15,19 +15,19 @@ import structlog
 
 STEP_SECONDS: Final = 0.25
 HELD_SECONDS_MIN: Final = 1.0
-"""A shorter time counts for nothing: a busy machine does as much."""
+"""Shorter times are ignored: a busy machine causes as much."""
 
 LOOK_SECONDS: Final = 0.5
 SAID_SECONDS: Final = 5.0
-"""It is said when the loop is free again, and before that when it is held for so long."""
+"""Logged when the loop is free again, and earlier if it is held for this long."""
 
 QUIET_SECONDS: Final = 10.0
-"""Between two lines: a handler that blocks does so with each request."""
+"""Between two log lines: a handler that blocks does so with each request."""
 
 _LATE_SECONDS: Final = 1.0
 _LIBRARIES: Final = ("<frozen", *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _ABOVE: Final = (str(Path(__file__).parents[1]), asyncio.events.__file__)
-"""What calls the user's code: ours, and the loop."""
+"""Callers of the user's code: this package, and the loop."""
 
 log = structlog.get_logger("forebay.worker")
 
@@ -71,7 +71,7 @@ class LoopWatch:
         self._quiet_until = 0.0
         self._unsaid = 0
         self.holds_total = 0
-        """How often the loop was held for `HELD_SECONDS_MIN` or longer."""
+        """Number of times that the loop was held for `HELD_SECONDS_MIN` or longer."""
 
     def step(self, now: float, *, cpu_seconds: float) -> None:
         """One reading, every `STEP_SECONDS`. ``cpu_seconds``: of the process, so far."""

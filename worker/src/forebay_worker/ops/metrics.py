@@ -34,7 +34,7 @@ LOOP_METRICS: Final = (
         "forebay_event_loop_holds_total", "Times that it was held for a second or longer, as a handler does that blocks"
     ),
 )
-"""Those that are shown while the event loop is held, too."""
+"""Metrics that are shown even while the event loop is held."""
 
 _LOOP_OWNED: Final = (
     counter("forebay_received_total", "Records taken from Kafka", "tier"),

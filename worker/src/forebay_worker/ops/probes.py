@@ -19,7 +19,7 @@ from forebay_worker.outcome.delivery import Delivery
 HEARTBEAT_SECONDS_MAX = 30.0
 
 HELD_SECONDS_BEFORE_UNREADY = 5.0
-"""A handler that blocks for so long is named by /readyz, too."""
+"""A handler that blocks for this long makes /readyz fail too."""
 
 
 class Probes:

@@ -25,10 +25,10 @@ from forebay_worker.ops.loop_watch import STEP_SECONDS, LoopWatch
 Check = Callable[[], list[str]]
 
 ASK_SECONDS: Final = 0.5
-"""For the worker's loop to write a page; whoever asks may have a second of patience."""
+"""Longest wait for the worker's loop to write a page; clients may wait only a second."""
 
 KEEP_SECONDS: Final = 5.0
-"""A page that nobody asks for is written so often all the same: what is shown of a loop that is held is no older."""
+"""Pages are rewritten at this interval without requests: the page of a held loop is no older."""
 
 STOP_SECONDS_MAX: Final = 5.0
 

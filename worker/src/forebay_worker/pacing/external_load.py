@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OTHERS_ALPHA = 0.3
-"""Three readings make a mean: what other workers have in flight changes from one to the next."""
+"""A mean of about three readings: the other workers' numbers in flight change between readings."""
 
 
 class ExternalLoad:

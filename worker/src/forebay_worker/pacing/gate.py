@@ -20,7 +20,7 @@ from forebay_worker.signals.readings import EngineReading, GpuReading
 CHANGES_KEPT = 20
 AS_OTHERS = "agreed among the workers that share the backend"
 MIX_ALPHA = 0.1
-"""What requests are like now is learnt of the last ten or twenty."""
+"""Recent requests: a mean of the last ten or twenty."""
 
 KV_SHARE_MAX = 0.9
 """Beyond, the longest answers overflow the cache and the engine preempts; `slo_aimd` cuts hard from .95 on."""
@@ -29,13 +29,13 @@ IN_FLIGHT_ALPHA = 0.05
 """Over twenty answers, so that requests that wait together are put in order by the same costs."""
 
 LUCK = 0.9
-"""Tried on the workloads of the pacing benchmark: .8 wastes more on what comes late, 1.0 drops more that would not."""
+"""Tuned on the pacing benchmark: .8 wastes more on late answers, 1.0 drops more that would be in time."""
 
 PREFILL_GAIN = 0.5
-"""An answer corrects half of what the estimate is off by: when its prompt was taken in is an estimate too."""
+"""An answer corrects half of the estimate's error: the time of its own prefill is an estimate too."""
 
 TELLING_DECODE_SECONDS = 0.5
-"""An answer that took longer to put out says little of when its prompt was taken in."""
+"""An answer with a longer decoding time shows little about the time of its prefill."""
 
 LOADED_KNEE_SHARE = 0.125
 """From an eighth of the knee on, a third of what a token takes is load. On the pacing benchmark (`mixed`, caps and
@@ -43,7 +43,7 @@ noisy hints, 20 seeds) 0, where each step counts as slow by load, has .743 and .
 and .787, a half .747 and .788; of the high requests all have .77 and .80."""
 
 OTHERS_BUSY_MIN = 1.0
-"""With so many of others on the engine, on the average, it is not idle when this worker is."""
+"""With this many external requests on average, the engine is not idle when this worker is."""
 
 
 class Gate:
@@ -74,7 +74,7 @@ class Gate:
         """The other workers that share the backend."""
         self._others_dropped = 0
         self.common_limit: float | None = None
-        """The limit as all of them find it, and this one; None while it is alone."""
+        """The limit on which all workers agree, this one included; None while it is alone."""
         self._share: int | None = None
         self._silent_seconds: float | None = None
         self._prefill_seconds_max = prefill_seconds_max

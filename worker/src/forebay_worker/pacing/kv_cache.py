@@ -6,7 +6,7 @@ KV_SHARE_TELLING = 0.1
 """Below this fill the cache size cannot be estimated."""
 
 KV_ALPHA = 0.1
-"""Estimates of what is in the cache are off by half, either way; ten seconds make a mean."""
+"""Estimates of the tokens in the cache are off by half, either way; ten seconds make a mean."""
 
 
 class KvCache:

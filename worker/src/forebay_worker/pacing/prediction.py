@@ -16,47 +16,49 @@ from forebay_schemas.contract.envelope import Request, payload_hints
 from forebay_worker.request.prediction import Prediction
 
 BYTES_PER_TOKEN = 4.0
-"""English text in JSON, before any answer said better."""
+"""English text in JSON, before the first answer with a count."""
 
 MEDIA_TOKENS = 500.0
-"""What an image, a sound or a file takes of the prompt, whatever its bytes, before any answer said better: engines cut
+"""Prompt tokens of an image, a sound or a file, whatever its bytes, before the first answer with a count: engines cut
 it into pieces of a fixed size (85 to 1,500 tokens an image, by model)."""
 
 MEDIA_ALPHA = 0.2
-"""Of five answers: what clients of one model send is much alike."""
+"""A mean of about five answers: clients of one model send similar media."""
 
 PROMPT_ALPHA = 0.05
-"""Of twenty answers: texts differ in their tokens per byte by language, and chats by how much of them is JSON."""
+"""A mean of about twenty answers: texts differ in their tokens per byte by language, and chats by their share of
+JSON."""
 
 MEDIA_BYTES_MIN = 256
-"""Less data is as well counted as text: no image is smaller, and most payloads need no look."""
+"""Less data counts as text: no image is smaller, and most payloads need no search."""
 
 _MEDIA_MARKS = ((b";base64,", b""), (b'"input_audio":', b'"data":'))
-"""What stands before the data, and the key between."""
+"""Text before the data, and the key between."""
 
 OUTPUT_TOKENS_UNKNOWN = 128
 SAMPLES_MAX = 128
-"""Enough for a quantile to be off by four of a hundred, and few enough to follow what clients change."""
+"""Enough for a quantile within four of a hundred, and few enough to follow changes of the clients."""
 
 SAMPLES_MIN = 8
-"""A class with fewer answers asks the next wider one."""
+"""A class with fewer answers uses the next wider one."""
 
 CLASSES_MAX = 1_024
-"""Clients name models and biz_types as they like; those longest without an answer are forgotten. Some 12 MB in all."""
+"""Clients choose names of models and biz_types; those longest without an answer are forgotten. Some 12 MB in all."""
 
 MODEL_CHARS_MAX = 200
-"""As many as names in the envelope may have; of a longer one the beginning tells the class."""
+"""As for names in the envelope; a longer one is cut, and its beginning gives the class."""
 
 OUTPUT_QUANTILE = 0.4
 OUTPUT_QUANTILE_MIN = 0.25
-"""A request that would be late even as one of its class's shortest is dropped; tried on the pacing benchmark."""
+"""A request that would be late even if it were one of its class's shortest is dropped; tuned on the pacing
+benchmark."""
 
 CAP_QUANTILE_MAX = 1 - SAMPLES_MIN / SAMPLES_MAX
-"""Where more answers than these had such a cap, its own class knows enough."""
+"""With more answers than these of such a cap, its own class is sufficient."""
 
 CAP_REACH = 4
-"""How far beyond the caps of its answers a class's share is believed. Tried on the pacing benchmark: less wastes the
-engine on long ones that come late."""
+"""How far beyond the caps of its answers a class's share is trusted. Tuned on the pacing benchmark: less wastes the
+engine on long requests that end late."""
 
 
 class RecentQuantile:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 OUTPUT_TOKENS_MIN = 8
-"""Of a shorter answer the time per token says nothing: it is mostly prompt and way."""
+"""A shorter answer shows no time per token: most of its time is prompt and network."""
 
 TOKEN_ALPHA = 0.05
-"""An answer tells of the seconds in which it ran and of its own luck: twenty make a mean."""
+"""A mean of about twenty answers: each reflects its own seconds, and chance."""
 
 METER_ALPHA = 0.3
-"""A second of counters is the mean of all that ran in it: three are enough, and a slower engine is seen at once."""
+"""A second of counters is the mean of all running requests: three are enough, and a slower engine is noticed at
+once."""
 
 PREFILL_CHUNK_TOKENS = 2048
 """Prompt tokens that engines take in with one step: vLLM's default, and near the others'."""
@@ -24,35 +25,35 @@ OVERHEAD_SHARE = 0.2
 """See `ServiceModel.knee_requests`. On the pacing benchmark .15 costs urgent requests, .25 throughput."""
 
 PULL = 0.15
-"""What the relation of step and sequence that was learnt before weighs beside an observation. Where the load varies
-that is little; where all that varies is the noise of a steady load, it is more than that noise."""
+"""Weight of the learnt ratio of step and sequence beside an observation. With a varying load it is little; with a
+steady one it exceeds the noise."""
 
 PULL_VARIANCE = 1 - FORGETTING**2
-"""The variance of the pull's own row where nothing but the pull tells of that relation."""
+"""Variance of the pull's own row where only the pull determines that ratio."""
 
 RELATION_ALPHA = 0.01
-"""The relation is that of a kind of engine: some hundred observations that tell of it make a mean."""
+"""The ratio belongs to a kind of engine: a mean of some hundred informative observations."""
 
 METERED_WEIGHT = 3.0
-"""How much more a second of the engine's own counters says than an answer, whose way through the engine is guessed."""
+"""Weight of a second of the engine's counters against an answer, whose course in the engine is guessed."""
 
 OUTPUT_TOKEN_SECONDS_MIN = 1e-5
 PROMPT_TOKEN_SECONDS_MIN = 1e-7
-"""What claims to be faster comes from a cache before the engine, or a counter that jumped or is broken. One such row
-would outweigh all others for an hour. The fastest engines need ten times as long."""
+"""Faster values come from a cache before the engine, or from a counter that jumped or is broken. One such row would
+outweigh all others for an hour. The fastest engines take ten times as long."""
 
 STEP_SECONDS = 0.010
 SEQUENCE_SECONDS = 0.0002
 PROMPT_TOKEN_SECONDS = 0.00005
-"""Of an engine that nothing is known of yet: a large model on one node. The first few answers count more than these."""
+"""For an unknown engine: a large model on one node. The first few answers outweigh these."""
 
 _Three = tuple[float, float, float]
-"""Of a step, of a sequence in it, of a prompt token in it."""
+"""For a step, a sequence in it, and a prompt token in it."""
 
 _UNITS: _Three = (1e-2, 1e-4, 1e-3)
 """Scales of the three, so that their numbers are near 1."""
 _SPREAD = (10.0, 40.0, 0.05)
-"""How far from the truth the first three may well be, squared: 32 ms, 0.6 ms and 0.2 ms."""
+"""Likely errors of the first three, squared: 32 ms, 0.6 ms and 0.2 ms."""
 
 
 class LeastSquares:

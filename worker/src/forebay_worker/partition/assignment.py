@@ -25,10 +25,10 @@ from forebay_worker.partition.offsets import PartitionOffsets
 from forebay_worker.partition.outcomes_since import OutcomesSince
 
 CONVICTED_CRASHES = 3
-"""A request that was running alone when its worker died is not run again: nothing else can have killed it."""
+"""A request that was running alone when its worker died is not run again: no other can have killed the worker."""
 
 UNREAD_SECONDS_MAX = 60.0
-"""So long a lease may go on when what is said cannot be read: a topic that was denied must not withhold for ever."""
+"""Upper bound on a lease while the coordination topic is unreadable: a denied topic must not withhold for ever."""
 
 
 class Verdict(Enum):

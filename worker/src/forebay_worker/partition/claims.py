@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable
 
 SUSPECT_CRASHES = 2
-"""A request that was running when so many workers died runs alone from then on."""
+"""A request that was running at this many deaths of workers runs alone from then on."""
 
 ANY_OFFSET = 1 << 63
 

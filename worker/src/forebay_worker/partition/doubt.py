@@ -20,7 +20,7 @@ class Look(Protocol):
 
 
 KEPT_SECONDS = 60.0
-"""A partition of which nothing came for so long lets go of what was seen; it asks for another look when it must."""
+"""A partition without new records for this long frees the outcomes found; it asks for another scan if it needs one."""
 
 
 class Doubt:

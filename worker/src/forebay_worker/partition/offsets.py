@@ -7,7 +7,7 @@ from collections import deque
 from forebay_schemas.contract.offsets_metadata import runs_of
 
 GAP_OFFSETS_MAX = 1_000
-"""A wider gap beyond an unfinished offset is not named as finished: each offset that is costs memory."""
+"""A wider gap beyond an unfinished offset is not named as finished: each named offset costs memory."""
 
 
 class PartitionOffsets:

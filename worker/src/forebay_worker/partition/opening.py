@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 READ_SECONDS_MAX = 10.0
-"""Without any progress in reading notices for so long, a partition is opened without them."""
+"""After this time without progress in reading notices, a partition is opened without them."""
 
 FLOOD_SECONDS_MAX = 120.0
-"""And after so long at most, when notices go on coming."""
+"""And after this time while notices still arrive."""
 
 IDENTIFY_SECONDS_MAX = 3.0
-"""How long a partition waits until it is known whether its topic is the one that was committed for."""
+"""How long a partition waits until it is known whether its topic is the one of the commit."""
 
 
 def may_open(*, assigned_at: float, now: float, read_until: float, read_at: float, known_until: float) -> bool:

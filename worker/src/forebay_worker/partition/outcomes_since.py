@@ -5,8 +5,8 @@ from __future__ import annotations
 from forebay_schemas.contract.offsets_metadata import LONG_AGO_MS, CommitMetadata
 
 LATE_SECONDS = 60.0
-"""So long after a partition was taken over without a hand-over, outcomes of the owner before may still come: one that
-was cut off lives on, and delivers what it had when it is back. Commits go on telling to look for them."""
+"""For this long after a take-over without a hand-over, the former owner's outcomes may still arrive: one that was cut
+off lives on, and delivers them when it is back. Commits keep the time from which to look for them."""
 
 
 class OutcomesSince:

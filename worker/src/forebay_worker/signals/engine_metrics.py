@@ -17,7 +17,7 @@ from forebay_worker.signals.readings import EngineReading, SignalError
 REQUESTS_MAX: Final = 1e6
 """No engine holds more requests; more is a wrong unit or a broken counter."""
 TOTAL_MAX: Final = 2.0**53
-"""From here on a float no longer counts one by one."""
+"""From here on a float cannot count by ones."""
 LINES_MAX: Final = 1000
 """Parsing them takes 30 ms of the event loop; a hundred models behind one page have as many."""
 SHARE_ROUNDING: Final = 0.01
@@ -125,7 +125,7 @@ ENGINES: Final[tuple[Engine, ...]] = (
         output_tokens=(Series("xpyd_sim_tokens_generated_total"),),
     ),
 )
-"""A page that several match is the first one's: Triton shows its own metrics beside those of the vLLM inside it."""
+"""If several match a page, the first counts: Triton shows its own metrics beside those of the vLLM inside it."""
 
 
 def read_engine_metrics(page: str, *, at: float, prefix: str = "") -> EngineReading:

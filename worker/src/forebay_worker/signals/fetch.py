@@ -13,7 +13,7 @@ from forebay_worker.signals.connection_errors import connection_words
 from forebay_worker.signals.readings import SignalError
 
 PERIOD_SECONDS: Final = 1.0
-"""Between two looks at a source."""
+"""Between two readings of a source."""
 TIMEOUT_SECONDS: Final = 0.8
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """A page of vLLM's with a dozen adapters takes some 300 kB."""

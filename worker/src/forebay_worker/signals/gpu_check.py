@@ -10,7 +10,7 @@ from forebay_schemas.errors import UsageError
 from forebay_worker.signals.readings import GpuReading
 
 PERCENT_MAX: Final = 101.0
-"""Up to here it is 100, rounded. What is not known comes as 4294967295 from NVML, as 9.2e18 or 1.4e14 from DCGM."""
+"""Up to here it is 100, rounded. Unknown values are 4294967295 from NVML, and 9.2e18 or 1.4e14 from DCGM."""
 BYTES_MAX: Final = 2.0**50
 """A pebibyte: no device has as much. NVML's "not available" is 2**64 - 1."""
 _SM_BUSY_SHARE: Final = 0.05

@@ -26,7 +26,7 @@ PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0
 """A start takes 0.1 s of a core. Drivers can come late: in Kubernetes a daemon set installs them."""
 HEALTHY_SECONDS: Final = 60.0
-"""A process that lived as long starts the pauses anew."""
+"""A process that lived this long resets the pauses."""
 
 _END_SECONDS_MAX: Final = 2.0
 _LINE_BYTES_MAX: Final = 1024 * 1024
@@ -37,10 +37,10 @@ class Driver(Enum):
     """Meaning of a missing driver library."""
 
     EXPECTED = "expected"
-    """It is to come, and asked for again."""
+    """The driver will come, and is asked for again."""
 
     PERHAPS = "perhaps"
-    """There is no GPU here: one look, and no more."""
+    """There may be no GPU: it is asked for once."""
 
 
 class GpuProcess:

@@ -18,10 +18,11 @@ from forebay_worker.signals.fetch import PERIOD_SECONDS, fetch
 from forebay_worker.signals.readings import EngineReading, GpuReading, SignalAbsentError, SignalError
 
 STALE_SECONDS: Final = 5.0
-"""An older reading is none: the operating point moves within seconds."""
+"""Older readings do not count: the operating point moves within seconds."""
 
 State = Literal["ok", "missing", "stale", "off"]
-"""missing: it fails, or never said anything; stale: it has gone silent; off: it is not asked for, or cannot be here."""
+"""missing: it fails, or has never given a reading; stale: its readings have stopped; off: it is not wanted, or cannot
+exist here."""
 
 log = structlog.get_logger("forebay.signals")
 

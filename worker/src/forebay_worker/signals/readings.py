@@ -41,6 +41,6 @@ class GpuReading:
     utilisation: float | None = None
     """Share of time with any kernel running, mean over the devices; 1 says nothing about saturation."""
     sm_utilisation: float | None = None
-    """Share of the streaming multiprocessors at work, mean over the devices, where the GPUs tell it (GPM)."""
+    """Share of the streaming multiprocessors at work, mean over the devices, if the GPUs report it (GPM)."""
     memory_used_share: float | None = None
     """Of the fullest device."""

@@ -35,7 +35,7 @@ from forebay_worker.request.work import Answer, Work
 from forebay_worker.telemetry.tracing import NO_TRACING
 
 MODELS_NAMED_MAX: Final = 64
-"""So many models have spans of their own name: a client that makes names up must not fill the index of span names."""
+"""Number of models with spans of their own name: clients that invent names must not fill the index of span names."""
 
 _OPERATIONS: Final = {"chat_completion": "chat", "completion": "text_completion", "embedding": "embeddings"}
 _NO_ERRORS: Final = frozenset((Outcome.COMPLETED, Outcome.CANCELLED))
@@ -68,12 +68,12 @@ class RequestTrace:
     def __init__(self, process: Span, *, base_ns: int) -> None:
         self.process = self.present = process
         self.base_ns = base_ns
-        """Epoch nanoseconds at monotonic 0, so that a request's times are in order whatever its clock does."""
+        """Epoch nanoseconds at monotonic 0, so that a request's times are in order even if its clock is stepped."""
         self.under_process = _EMPTY
         self.attempt: Span | None = None
         self.under_attempt = _EMPTY
         self.previous: SpanContext | None = None
-        """The last attempt, here or by the worker before."""
+        """The last attempt, here or in the worker before."""
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -22,12 +22,12 @@ BACKEND_FAILURE_REASONS: Final = (
     Reason.BACKEND_TIMEOUT,
     Reason.BACKEND_REJECTED,
 )
-"""Those of failures that may speak of the backend's state."""
+"""Reasons of failures that may be due to the backend's state."""
 
 _END_TO_END: Final = frozenset(
     each for each in Reason if each.status in (Status.COMPLETED, Status.FAILED, Status.EXPIRED)
 )
-"""What is cancelled, shed or rejected says nothing of how long a request takes."""
+"""Cancelled, shed and rejected requests show nothing about the duration of a request."""
 
 
 def _per_tier() -> dict[Tier, int]:
@@ -63,7 +63,7 @@ class Stats:
     outcomes: defaultdict[tuple[Tier, Reason], int] = field(default_factory=lambda: defaultdict(int))
     controls: dict[tuple[ControlAction, ControlOutcome], int] = field(default_factory=_controls)
     queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
-    """One sample for each execution that was started."""
+    """One sample for each started execution."""
     service_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     end_to_end_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)
     first_token_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)

@@ -6,7 +6,7 @@ from forebay_worker.pacing.policy import Signals
 
 REFUSED_CUT = 0.7
 REFUSED_CUT_PAUSE_SECONDS = 2.0
-"""What a cut changes shows only when the requests that run have ended; until then refusals tell nothing new."""
+"""A cut takes effect only when running requests have ended; until then refusals are no news."""
 
 OTHERS_CUT = "the backend was too much for another worker"
 

@@ -8,51 +8,52 @@ from forebay_worker.pacing.policy import Ended, Signals
 
 HARD_CUT = 0.7
 SOFT_CUT = 0.8
-"""At most a fifth at once: a token that took long may have waited for one long prompt."""
+"""At most a fifth at once: a slow token may have waited for one long prompt."""
 
 CUT_PAUSE_SECONDS = 2.0
-"""What a cut does shows only when some of what runs has ended."""
+"""A cut takes effect only when some running requests have ended."""
 
 GROW_PAUSE_SECONDS = 3.0
-"""The backend still has what it had before the cut: it would refuse again."""
+"""The backend still has the load from before the cut, and would refuse again."""
 
 OVER_TARGET = 1.1
 NEAR_TARGET = 0.9
 """Between the two nothing changes, so that the limit comes to rest."""
 
 OVER_KNEE = 1.05
-"""The knee is known to a few per cent; a limit within them is at the knee, and is not moved to and fro for it."""
+"""The knee is known to a few per cent; a limit this close counts as at the knee, and is not moved back and forth."""
 
 FELT_ALPHA = 0.2
 """Five seconds make a mean: bursts of prompts, which pass in one or two, do not cut."""
 
 USED_SHARE = 0.8
 GROWTH_SHARE = 0.05
-"""A limit that is not used says nothing; one that is used doubles in a quarter of a minute."""
+"""An unused limit shows nothing; a used one doubles in a quarter of a minute."""
 
 REGAIN_SHARE = 0.25
-"""Growth up to a limit that was good before the backend went wrong: known ground, so in a few steps."""
+"""Growth up to a limit that was good before the backend went wrong: known to work, so in a few steps."""
 
 HARD_FLOOR_SHARE = 0.3
-"""Refusals that go on at a third of the limit they began at are not the limit's doing: a quota's, or a fault's."""
+"""Refusals that go on at a third of the limit they began at have another cause: a quota, or a fault."""
 
 EPISODE_SECONDS = 10.0
-"""Signals further apart have different causes: the limit before the first is then no longer what to go back to."""
+"""Signals further apart have different causes: the limit before the first is then not regained."""
 
 KV_FULL = 0.95
 KV_TIGHT = 0.85
-"""At the first the engine is about to preempt, which costs a second prefill. What runs still grows into the rest."""
+"""From the first on the engine is about to preempt, which costs a second prefill. Running requests still grow into the
+rest."""
 
 GPU_IDLE = 0.6
 GPU_MEMORY_FULL = 0.98
 STRETCH_MAX = 2.5
-"""At the knee a fifth of a step is fixed cost, in steps 2.5 times as long 8 %: beyond, there is hardly more to gain."""
+"""At the knee a fifth of a step is fixed cost, in steps 2.5 times as long 8 %: beyond that there is little to gain."""
 
 STRETCH_GROWTH = 1.1
 """Ten steps to the most, five back: the target is given back faster than it is taken."""
 
 STRETCH_CALM_SECONDS = 15.0
-"""How long nothing may have been dropped before the target is stretched: in a steady overload drops come in spurts."""
+"""Time without drops before the target is stretched: in a steady overload drops come in spurts."""
 
 
 class SloAimd:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from forebay_schemas.contract.tiers import TIERS, Tier
 
 Wanted = Mapping[Tier, int]
-"""Of each tier, the requests that run and those that wait to run."""
+"""Running and waiting requests of each tier."""
 
 
 _Worker = TypeVar("_Worker", bound=Any)

@@ -20,20 +20,20 @@ from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, Tier
 from forebay_worker.pacing.slots.allocation import Wanted, allocate
 
 SILENT_SECONDS = 12.0
-"""A worker that has not heard its own record back for so long starts nothing more: it may soon be taken for gone.
-Longer than a broker's leadership takes to move (9 s until its session ends, and the clients must learn of it)."""
+"""A worker that has not received its own record for this long starts nothing more: others may soon take it for gone.
+Longer than a change of a broker's leadership (9 s until its session ends, and the clients must learn of it)."""
 
 NEW_SECONDS = 2 * CAPACITY_SECONDS
-"""How long a worker that joins others listens to them first."""
+"""How long a joining worker first follows the others."""
 
 NEW_SHARE_REQUESTS = 1
 
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_PER_WORKER = 0.01
-"""While shares change hands a worker says more than its record a second: ten, but of all workers together a hundred."""
+"""While shares change hands a worker publishes more than a record a second: ten, but all workers together a hundred."""
 
 LEARNT_SECONDS = 20.0
-"""Before, a policy's own figures (what a token takes, how far the target is stretched) still settle."""
+"""Before, a policy's own figures (time of a token, stretch of the target) still settle."""
 
 TURN_SECONDS = 5.0
 """How long a worker keeps its slot where there are fewer slots than workers that want one."""
@@ -43,11 +43,11 @@ HIGH_SEEN_SECONDS = 60.0
 
 
 LIMIT_MAX_TIMES = 8
-"""So many times this worker's own highest limit is the most that is believed of another one's figures. All of them must
-believe the same, or they would come to different holds: so it is more than a rollout raises the limit by."""
+"""Other workers' figures are trusted up to this multiple of this worker's own highest limit. All must trust the same
+figures, or they would compute different holds: so it is more than a rollout raises the limit by."""
 
 TWIN_TURNS = 2
-"""One record of the same id from another process may be the last of the one that was there before."""
+"""One record of the same id from another process may be the last one of a former process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ class Sharing:
         self.tier_times = tier_times
         self.share_requests = 0
         self.read_own_at = float("-inf")
-        """When the latest of this worker's records was sent that it has read."""
+        """Send time of the latest of this worker's records that it has read."""
         self._backend = backend
         self._minimum = minimum
         self._reserve_share = reserve_share
