@@ -115,7 +115,7 @@ def read_executions(log_path: Path) -> list[Execution]:
     ]
 
 
-_OWNER_EVENTS = {"partitions assigned": True, "partitions let go": False, "partitions lost": False}
+_OWNER_EVENTS = {"partitions assigned": True, "partitions released": False, "partitions lost": False}
 
 
 def read_owner_changes(worker: str, log_path: Path) -> list[OwnerChange]:

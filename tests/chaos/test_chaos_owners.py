@@ -130,7 +130,7 @@ def test_the_log_of_a_worker_tells_what_it_owned(tmp_path: Path) -> None:
             "timestamp": "1970-01-01T00:00:01.500000Z",
         },
         {
-            "event": "partitions let go",
+            "event": "partitions released",
             "partitions": [["requests.high", 0]],
             "lost": False,
             "timestamp": "1970-01-01T00:00:02.000000Z",

@@ -32,7 +32,7 @@ LET_GO_SECONDS_MAX = 5.0
 def let_go_seconds(worker: WorkerProcess) -> float:
     """Time from the beginning of the drain until the last partition was released, by the worker's log."""
     [draining] = worker.logged("draining")
-    gone = worker.logged("partitions let go")
+    gone = worker.logged("partitions released")
     assert gone
     return (_at(gone[-1]["timestamp"]) - _at(draining["timestamp"])).total_seconds()
 

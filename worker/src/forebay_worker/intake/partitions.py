@@ -392,7 +392,7 @@ class Ownership:
             if over.running and not lost:
                 self._hand_over(over)
         if handed_over:
-            log.info("partitions let go", intake=self._name, partitions=sorted(keys), lost=lost)
+            log.info("partitions released", intake=self._name, partitions=sorted(keys), lost=lost)
 
 
 def _named(partitions: list[TopicPartition]) -> list[str]:

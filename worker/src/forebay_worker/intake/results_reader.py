@@ -120,7 +120,7 @@ class ResultsReader:
         try:
             self._read()
         except Exception as error:  # noqa: BLE001 - whatever it was, it is tried again, and given up in time
-            log.warning("results not looked through; trying again", error=str(error))
+            log.warning("results not scanned; trying again", error=str(error))
             self._clock.sleep(AGAIN_SECONDS)
         else:
             self._end(is_complete=self._reading is not None and not self._reading.seen.is_full)
@@ -146,7 +146,7 @@ class ResultsReader:
         else:
             self.given_up_count += len(looks)
         say = log.info if is_complete else log.error
-        event = "results looked through" if is_complete else "results not looked through; requests may run again"
+        event = "results scanned" if is_complete else "results not scanned; requests may run again"
         since_ms = min(look.since_ms for look in looks)
         say(
             event,

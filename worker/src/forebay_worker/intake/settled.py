@@ -141,7 +141,7 @@ def look_from_ms(since_ms: int | None, *, enqueued_ms: int | None, now_ms: int) 
 def warn_of_missing_commit(work: Work) -> None:
     """Warns that a partition has requests and no commit. ``work``: the first of them."""
     log.warning(
-        "a partition that is not empty has no commit; results are looked through before any of it runs",
+        "a partition that is not empty has no commit; the results are scanned before any of it runs",
         topic=work.assignment.topic,
         partition=work.assignment.partition,
         first_offset=work.offset,

@@ -133,6 +133,6 @@ class Worker:
         hand_overs.step(clock.monotonic())
         await turns.until_or(end - clock.monotonic(), lambda: hand_overs.is_all_published)
         if not hand_overs.is_all_published:
-            log.error("hand-overs not told; their requests may run again")
+            log.error("hand-overs not published; their requests may run again")
         parts.sharer.leave()
         await asyncio.to_thread(parts.producer.flush, max(1.0, end - clock.monotonic()))

@@ -189,7 +189,7 @@ def _overload(overload: Mapping[str, Any]) -> str:
 
 def _looked_for(intakes: Mapping[str, Mapping[str, Any]]) -> str:
     return _titled(
-        "wait until the results were looked through for what has ended",
+        "wait for a scan of the results for their outcomes",
         [(partition,) for of in intakes.values() for partition in of["looked_for"]],
     )
 
@@ -210,7 +210,7 @@ def _limitation(found: Mapping[str, Any] | None) -> str:
         case "breaker":
             return "breaker: open, a probe is on its way"
         case "coordination":
-            return f"coordination: this worker has not heard itself through Kafka for {_seconds(value)}"
+            return f"coordination: this worker has not received its own records through Kafka for {_seconds(value)}"
         case "memory":
             return f"memory: requests in flight take {_mebi(value)}, of {_mebi(threshold)}"
         case "suspect":
