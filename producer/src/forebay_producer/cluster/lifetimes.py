@@ -17,8 +17,8 @@ _ENVELOPES: Final = EnvelopeReader(NoSchemas())
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:
     """``since_ms``: the first enqueue, epoch milliseconds. ``ttl_ms``: from then to the request's own deadline; None
-    for one that names none, and for what cannot be read here. ``expedited_tier``: whose default then counts instead of
-    its topic's."""
+    for a request without one, and for an unreadable one. ``expedited_tier``: the tier whose default then counts instead
+    of its topic's."""
 
     since_ms: int
     ttl_ms: int | None

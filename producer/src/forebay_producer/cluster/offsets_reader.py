@@ -24,7 +24,7 @@ from forebay_schemas.kafka.transient import until_passed
 _HEADS_SECONDS_MAX: Final = 5.0
 _POLL_SECONDS: Final = 0.1
 _REFUSED_SECONDS: Final = 1.5
-"""Without an answer until then, it is looked for what is in its way."""
+"""After this time without an answer the cause is probed."""
 
 _ONE_RECORD: Final = {"queued.min.messages": 1, "auto.offset.reset": "earliest"}
 """Only one record of each partition is needed."""

@@ -38,8 +38,8 @@ class TopicScan:
         poll_seconds: float,
         on_error: Callable[[KafkaError, str | None], None],
     ) -> None:
-        """``reading``: what is read, for the error after a silence. ``on_error`` gets each error that does not pass by
-        itself, with its topic, and raises."""
+        """``reading``: the subject of the scan, for the error after a silence. ``on_error`` gets each permanent error
+        with its topic, and raises."""
         self._consumer = consumer
         self._connection = connection
         self._clock = clock
@@ -73,5 +73,5 @@ class TopicScan:
 
 
 def _passes(error: KafkaError) -> bool:
-    """Whether the client recovers by itself. A topic that is gone does not come back."""
+    """Whether the client recovers by itself. A deleted topic does not return."""
     return error.retriable() and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART

@@ -40,7 +40,7 @@ class Age:
 class TierReading:
     """A tier's partitions. ``ages``: of those with unfinished requests of known age. ``retry_delays_seconds``: of each
     entry of ``retries``; without any, all are due. ``arriving_per_second``: new requests, the mean of ten seconds; None
-    while not known."""
+    while unknown."""
 
     requests: tuple[PartitionState, ...]
     retries: tuple[PartitionState, ...]
@@ -50,7 +50,7 @@ class TierReading:
 
     @property
     def records(self) -> TierRecords:
-        """What the estimate needs of it."""
+        """The input of the estimate."""
         retries: dict[float, int] = {}
         delays = self.retry_delays_seconds or (0.0,) * len(self.retries)
         for state, delay in zip(self.retries, delays, strict=True):
@@ -65,9 +65,9 @@ class TierReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFigures:
-    """``wait_seconds``: until a request that came now would start; None while nobody can tell, infinite without a
-    worker. ``risk``: that wait by the allowed one, 0 to `RISK_MAX`. ``oldest_age_ratio``: the age of a request that is
-    not finished by the time that its own deadline gave it, the largest of the partitions' oldest, 0 to `RATIO_MAX`."""
+    """``wait_seconds``: until a new request would start; None while unknown, infinite without a worker. ``risk``: that
+    wait divided by the allowed one, 0 to `RISK_MAX`. ``oldest_age_ratio``: the age of an unfinished request divided by
+    the time that its own deadline allows, the largest of the partitions' oldest, 0 to `RATIO_MAX`."""
 
     backlog_records: int
     retry_backlog_records: int
@@ -82,8 +82,8 @@ class TierFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFigures:
-    """``rate``: requests a second that the workers can serve at their limits; None while nobody can tell.
-    ``times``: the pool's deadlines and waits; ``agreement``: what its workers say of them, None without any."""
+    """``rate``: requests a second that the workers can serve at their limits; None while unknown. ``times``: the pool's
+    deadlines and waits. ``agreement``: as its workers announce them, None without any."""
 
     tiers: Mapping[Tier, TierFigures]
     dead_lettered: int
@@ -103,11 +103,12 @@ def figures_of(
     before: PoolFigures | None,
     times: TierTimes,
 ) -> PoolFigures:
-    """All figures of a pool. ``workers``: the last that was heard of each; ``heard_all``: whether there is no other.
+    """All figures of a pool. ``workers``: the last announcement of each. ``heard_all``: whether there is no other
+    worker.
 
-    ``before``: the last figures. What only grows does so, though a commit may know less of what is finished beyond it
-    than the one before: Prometheus would take a small step down for a new start from 0, and the rest for growth.
-    ``times``: the deadlines and waits as long as no worker has said them.
+    ``before``: the last figures. Counters never decrease, although a commit may name fewer finished offsets beyond it
+    than the one before: Prometheus would take a small decrease for a restart from 0, and the rest for growth.
+    ``times``: the deadlines and waits until a worker announces its own.
     """
     agreement = agreement_of(workers)
     if agreement is not None:

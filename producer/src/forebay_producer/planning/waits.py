@@ -129,7 +129,7 @@ def _times(flows: Mapping[Tier, Flow]) -> list[float]:
     for end in ends:
         begin = times[-1]
         if end > begin:
-            # Finer at first: a short peak is drained soon after it.
+            # Finer at first: a short peak drains soon after its end.
             times += [begin + (end - begin) * (piece / PIECES) ** 2 for piece in range(1, PIECES + 1)]
     return times
 
@@ -144,7 +144,7 @@ def _flood(times: Sequence[float], arrived: Sequence[float], served: Sequence[fl
         if served[at] < count - tiny:
             longest = math.inf
             break
-        # The moment at which it is served lies within a piece.
+        # The moment of its service lies within a piece.
         moment = times[at]
         if at and served[at] > served[at - 1]:
             part = (count - served[at - 1]) / (served[at] - served[at - 1])
@@ -156,7 +156,7 @@ def _flood(times: Sequence[float], arrived: Sequence[float], served: Sequence[fl
     if last == len(backlogs) - 1:
         drained = None
     elif last is not None:
-        # It is drained within the next piece, as fast as in the one before where it fell there already.
+        # It drains within the next piece, as fast as in the one before if it fell there already.
         falls = (backlogs[last - 1] - backlogs[last]) / (times[last] - times[last - 1]) if last else 0.0
         moment = times[last] + backlogs[last] / falls if falls > 0 else times[last + 1]
         drained = max(0.0, min(moment, times[last + 1]) - peak_seconds)

@@ -15,7 +15,7 @@ READER_GROUP: Final = "forebay-reader"
 
 
 class Role(StrEnum):
-    """The deployable that needs it; one principal may have several roles."""
+    """The deployable that needs the permission; one principal may have several roles."""
 
     WORKER = "forebay-worker"
     SUBMIT = "forebay submit"
@@ -64,28 +64,28 @@ def _reader(role: Role) -> Acl:
 ACLS: Final = (
     _topic(Role.WORKER, (_R,), "requests.", "takes requests"),
     _topic(Role.WORKER, (_R, _W), "retry.", "writes retries and takes them when they are due"),
-    _topic(Role.WORKER, (_R, _W), "results", "reports every outcome, and looks for those of a worker that died"),
+    _topic(Role.WORKER, (_R, _W), "results", "writes every outcome, and reads those of a dead worker"),
     _topic(Role.WORKER, (_W,), "streams", "sends streamed answers piece by piece; without it they come as a whole"),
-    _topic(Role.WORKER, (_W,), "dead-letter", "keeps what failed for good"),
-    _topic(Role.WORKER, (_R, _W), "coordination", "tells other workers what it hands over, and hears them"),
-    _topic(Role.WORKER, (_R,), "control", "hears of cancels and expedites"),
-    _topic(Role.WORKER, (_W,), "requests.high", "copies there what is expedited"),
+    _topic(Role.WORKER, (_W,), "dead-letter", "keeps requests that failed for good"),
+    _topic(Role.WORKER, (_R, _W), "coordination", "publishes hand-overs, and reads those of other workers"),
+    _topic(Role.WORKER, (_R,), "control", "reads cancels and expedites"),
+    _topic(Role.WORKER, (_W,), "requests.high", "writes copies of expedited requests"),
     _groups(Role.WORKER, _R, "is a member of the pool's groups, and commits"),
     _reader(Role.WORKER),
     _topic(Role.SUBMIT, (_W,), "requests.", "writes requests; `--wait` needs those of `forebay results` too"),
     _topic(Role.RESULTS, (_R,), "results", "reads outcomes"),
     _reader(Role.RESULTS),
-    _topic(Role.BACKLOG, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
-    _groups(Role.BACKLOG, _D, "looks at what the workers have committed"),
+    _topic(Role.BACKLOG, (_R,), "requests.", "reads ends, and the oldest waiting request"),
+    _groups(Role.BACKLOG, _D, "reads the workers' commits"),
     _reader(Role.BACKLOG),
-    _topic(Role.EXPORTER, (_R,), "requests.", "looks at ends, and at the oldest waiting request"),
-    _topic(Role.EXPORTER, (_D,), "retry.", "looks at ends"),
-    _topic(Role.EXPORTER, (_D,), "dead-letter", "looks at ends"),
-    _topic(Role.EXPORTER, (_R,), "coordination", "hears which workers there are, and what they can do"),
-    _groups(Role.EXPORTER, _D, "looks at what the workers have committed"),
+    _topic(Role.EXPORTER, (_R,), "requests.", "reads ends, and the oldest waiting request"),
+    _topic(Role.EXPORTER, (_D,), "retry.", "reads ends"),
+    _topic(Role.EXPORTER, (_D,), "dead-letter", "reads ends"),
+    _topic(Role.EXPORTER, (_R,), "coordination", "reads which workers there are, and their capacity"),
+    _groups(Role.EXPORTER, _D, "reads the workers' commits"),
     _reader(Role.EXPORTER),
     _topic(Role.CONTROL, (_W,), "control", "writes cancels and expedites"),
-    _topic(Role.CONTROL, (_R,), "coordination", "hears what the workers answer"),
+    _topic(Role.CONTROL, (_R,), "coordination", "reads the workers' answers"),
     _reader(Role.CONTROL),
     _topic(Role.STREAMS, (_R,), "streams", "reads streamed answers piece by piece, beside `forebay results`"),
     Acl(
@@ -96,12 +96,12 @@ ACLS: Final = (
         why="announces which partition of results it follows, beside `forebay results`",
     ),
     _topic(Role.DEAD_LETTERS, (_R,), "dead-letter", "reads dead letters"),
-    _topic(Role.DEAD_LETTERS, (_R, _W), "audit", "notes what was replayed, and heeds it"),
+    _topic(Role.DEAD_LETTERS, (_R, _W), "audit", "records replays, and skips recorded ones"),
     _topic(
         Role.DEAD_LETTERS,
         (_W,),
         "requests.",
-        "writes replays; with those of `forebay backlog` and `forebay results`, at which it looks meanwhile",
+        "writes replays; also needs those of `forebay backlog` and `forebay results`, which it reads meanwhile",
     ),
     _reader(Role.DEAD_LETTERS),
     _topic(

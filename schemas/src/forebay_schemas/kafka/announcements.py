@@ -1,5 +1,5 @@
-"""What a pool's workers have said of themselves lately, read once from the end of the coordination topic. Talks to the
-brokers; joins no group and commits nothing."""
+"""The recent announcements of a pool's workers, read once from the end of the coordination topic. Talks to the brokers;
+joins no group and commits nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.permissions import is_denied
 
 LOOK_BACK_RECORDS: Final = 5_000
-"""Two hundred workers write so many in twenty seconds."""
+"""Two hundred workers write this many in twenty seconds."""
 
 _POLL_SECONDS: Final = 0.1
 
@@ -31,8 +31,8 @@ def read_announcements(
 ) -> list[Capacity]:
     """The last record of each worker that has not left. Takes ``seconds`` at most, and blocks; ends when ``stopped``.
 
-    Goes by the records' own times, not by this machine's clock: heard are those within 15 s of the last one that any
-    worker wrote, which may be some minutes old where none runs. Raises ``KafkaException``.
+    Compares the records' own times, not this machine's clock: a worker counts if it wrote within 15 s of the last
+    record of any worker, which may be some minutes old if none runs. Raises ``KafkaException``.
     """
     end = time.monotonic() + seconds
     consumer = create_client(Consumer, reader_config(connection, client_id=client_id) | {"enable.partition.eof": True})
@@ -42,9 +42,9 @@ def read_announcements(
         consumer.close()
 
 
-def present(heard: Iterable[tuple[int, Capacity]]) -> list[Capacity]:
-    """Who is there, by all records in the order in which they were read, with their times (epoch ms). Pure."""
-    last = {capacity.worker: (written_ms, capacity) for written_ms, capacity in heard}
+def present(records: Iterable[tuple[int, Capacity]]) -> list[Capacity]:
+    """The present workers, from all records in the order in which they were read, with their times (epoch ms). Pure."""
+    last = {capacity.worker: (written_ms, capacity) for written_ms, capacity in records}
     newest_ms = max((written_ms for written_ms, _ in last.values()), default=0)
     return [
         capacity
@@ -63,7 +63,7 @@ def _read(consumer: Consumer, topic: str, end: float, stopped: Callable[[], bool
         if high > low:
             starts.append(TopicPartition(topic, number, max(low, high - LOOK_BACK_RECORDS)))
     consumer.assign(starts)
-    heard: list[tuple[int, Capacity]] = []
+    records: list[tuple[int, Capacity]] = []
     unread = {each.partition for each in starts}
     while unread and time.monotonic() < end and not stopped():
         message = consumer.poll(_POLL_SECONDS)
@@ -75,14 +75,14 @@ def _read(consumer: Consumer, topic: str, end: float, stopped: Callable[[], bool
                 unread.discard(message.partition())
             elif message.topic() == topic and is_denied(failure):
                 raise KafkaException(failure)
-            # All else passes, or the time does.
+            # Other errors pass, or the time runs out.
             continue
         capacity = decode_capacity(message.value())
         if capacity is not None:
-            heard.append((message.timestamp()[1], capacity))
-    if unread and not heard and not stopped():
+            records.append((message.timestamp()[1], capacity))
+    if unread and not records and not stopped():
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return heard
+    return records
 
 
 def _left(end: float) -> float:

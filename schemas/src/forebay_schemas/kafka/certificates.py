@@ -20,12 +20,12 @@ AUTHORITY: Final = "authority"
 
 
 def certificate_ends(properties: Mapping[str, str]) -> dict[str, float]:
-    """Epoch seconds at which `CLIENT` and `AUTHORITY` end, as far as PEM of these librdkafka properties tells.
+    """Epoch seconds at which `CLIENT` and `AUTHORITY` end, if these librdkafka properties name PEM.
 
-    None without TLS, none of a keystore or of the system's authorities.
+    None without TLS, and none for a keystore or the system's authorities.
 
-    A client's chain ends with the first of its certificates, the authorities of a file with the last: while they are
-    exchanged both are in it.
+    A client's chain ends with its first certificate, a file of authorities with its last: while they are exchanged,
+    both are in it.
     """
     if properties.get("security.protocol", "plaintext").lower() not in {"ssl", "sasl_ssl"}:
         return {}

@@ -41,9 +41,9 @@ def shortfall(minutes: int) -> str | None:
 
 
 def ask_retention_minutes(admin: AdminClient, *, timeout_seconds: float) -> int | None:
-    """The same, of one of the brokers; None also where the answer names none, as of one that has just started.
+    """The same, asked of one of the brokers; None also if its answer names none, as just after its start.
 
-    Raises ``KafkaException`` where this principal may not know, and for brokers that do not answer in that time.
+    Raises ``KafkaException`` if this principal is denied, and for brokers that do not answer in that time.
     """
     brokers = admin.list_topics(timeout=timeout_seconds).brokers
     if not brokers:

@@ -21,10 +21,10 @@ TRANSIENT: Final = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    # The client gives up what it had of a broker when it hears of another one in its place; the next question is
-    # asked there (librdkafka 2.16.1, seen when brokers were killed).
+    # The client drops a broker's answers when it learns of another one in its place; the next request goes there
+    # (librdkafka 2.16.1, seen when brokers were killed).
     KafkaError._DESTROY_BROKER,
-    # "No leaders found": asked for offsets before it had heard of any leader (2.16.1, seen on a busy machine).
+    # "No leaders found": asked for offsets before it knew of any leader (2.16.1, seen on a busy machine).
     KafkaError._NOENT,
 }
 

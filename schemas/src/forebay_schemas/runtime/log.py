@@ -34,11 +34,11 @@ def configure_logging(*, level: str, service: str) -> None:
     """Sets up structlog and Python's logging (librdkafka and aiohttp use it) for the whole process, all its threads.
 
     ``level`` is debug, info, warning or error. Every line has ``event``, ``level``, ``logger``, ``service`` and
-    ``timestamp`` (ISO 8601, UTC); an exception becomes the text ``exception``. Where a request is spoken of that
-    belongs to a trace (``traceparent=`` of a line, or `spoken_of`), also ``trace_id`` and ``span_id``.
+    ``timestamp`` (ISO 8601, UTC); an exception becomes the text ``exception``. A line about a request that belongs to a
+    trace (``traceparent=`` of the line, or `spoken_of`) also has ``trace_id`` and ``span_id``.
     """
 
-    # A context variable does not do: a new thread starts without any.
+    # A context variable does not work: a new thread starts without any.
     def name_service(_logger: object, _method: str, event: EventDict) -> EventDict:
         event.setdefault("service", service)
         return event

@@ -58,10 +58,10 @@ def histogram(name: str, meaning: str, *labels: str) -> Described:
 
 
 class Histogram:
-    """A histogram for the busiest thread: a sample is noted by a list's append (a tenth of what counting it at once
-    takes), and counted with many others at a time.
+    """A histogram for the busiest thread. Noting a sample is a list's append (a tenth of the time of counting it at
+    once); samples are counted in batches.
 
-    One thread uses it, or a lock is held. Whoever notes samples calls `fold` now and then: so many are kept.
+    Used by one thread, or under a lock. Call `fold` now and then: samples are kept until then.
     """
 
     __slots__ = ("_at_or_below", "_pending", "count", "observe", "total")

@@ -58,7 +58,9 @@ def nvml_finding(said: dict[str, Any] | str, *, expected: bool) -> Finding:
     checked = check_devices(devices, at=0.0)
     if checked.reading is None or checked.problems:
         problems = "; ".join(checked.problems)
-        return warning(CHECK, f"{found}; but {problems}", fix="look at nvidia-smi; pacing uses the values that are reported")
+        return warning(
+            CHECK, f"{found}; but {problems}", fix="look at nvidia-smi; pacing uses the values that are reported"
+        )
     return ok(CHECK, found)
 
 
