@@ -40,7 +40,7 @@ def _add_calibrate(app: typer.Typer) -> None:
 class _Commands(LazyGroup):
     lazy = {  # noqa: RUF012 - never changed
         "calibrate": LazyCommand(
-            summary="Steps the load on a backend until more gains nothing, and says what to set. It loads the backend "
+            summary="Measures a backend's capacity in steps of load, and recommends settings. It loads the backend "
             "to its limit.",
             add=_add_calibrate,
         )
@@ -58,14 +58,14 @@ app = typer.Typer(
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
+        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables override it")
     ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
     pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,
     kafka_properties: Annotated[Path | None, typer.Option(help="A file of librdkafka properties")] = None,
     backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend")] = None,
     handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
-    limit_max: Annotated[int | None, typer.Option(help="Requests in flight at most")] = None,
+    limit_max: Annotated[int | None, typer.Option(help="The most requests in flight")] = None,
     drain_seconds: Annotated[float | None, typer.Option(help="How long running requests may finish at the end")] = None,
     worker_id: Annotated[str | None, typer.Option(help="This worker's name in results and logs")] = None,
     ops_port: Annotated[int | None, typer.Option(help="Port of /livez /readyz /metrics /status; 0 = pick one")] = None,
@@ -104,7 +104,7 @@ def run(
 def status(
     url: Annotated[str, typer.Option(help="The worker's operations port")] = "http://127.0.0.1:8081",
     output: Annotated[Output, typer.Option(help="How to print")] = Output.TABLE,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat every second, until Ctrl-C")] = False,
 ) -> None:
     """Shows what a running worker does and why: what limits it, the last limit changes, signals, tiers, estimates."""
     from forebay_worker.ops.client import fetch_status
@@ -125,7 +125,7 @@ def status(
 @app.command()
 def doctor(
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
+        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables override it")
     ] = None,
     bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka brokers, host:port, comma-separated")] = None,
     pool: Annotated[str | None, typer.Option(help="The pool to serve")] = None,

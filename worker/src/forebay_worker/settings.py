@@ -33,11 +33,11 @@ class WorkerSettings(CommonSettings):
 
     backend_url: str | None = Field(
         default=None,
-        description="The OpenAI-compatible backend, http://127.0.0.1:8000 say; may have a path, and /v1 at its end",
+        description="The OpenAI-compatible backend, such as http://127.0.0.1:8000; may have a path, and /v1 at its end",
     )
     backend_api_key: SecretStr | None = Field(
         default=None,
-        description="Sent to the backend as a bearer token; ${directory:/a/folder:file} for what a file holds",
+        description="Sent to the backend as a bearer token; ${directory:/a/folder:file} reads it from a file",
     )
     backend_connect_seconds: float = Field(default=5.0, gt=0, description="Time limit for connecting to the backend")
     backend_timeout_seconds: float = Field(default=600.0, gt=0, description="Time limit for one call of the backend")
@@ -52,28 +52,28 @@ class WorkerSettings(CommonSettings):
         description="How the limit is found: slo_aimd, latency_ratio, gpu_target, gradient2 or fixed",
     )
     limit_min: int = Field(
-        default=4, ge=1, le=100_000, description="The policy never goes below, for all workers on the backend together"
+        default=4, ge=1, le=100_000, description="Smallest limit of the policy, for all workers on the backend together"
     )
     limit_start: int = Field(
         default=32,
         ge=1,
         le=100_000,
-        description="Requests in flight at most, at the start, for all workers on the backend together",
+        description="Limit at the start, for all workers on the backend together",
     )
     limit_max: int = Field(
         default=256,
         ge=1,
         le=100_000,
-        description="Requests in flight at most, for all workers on the backend together; with fixed: the limit",
+        description="Largest number in flight, for all workers on the backend together; with fixed: the limit",
     )
     tpot_target_seconds: float = Field(
-        default=0.05, gt=0, description="slo_aimd: what an output token may take, as a client feels it"
+        default=0.05, gt=0, description="slo_aimd: target time of an output token, as a client sees it"
     )
     prefill_seconds_max: float = Field(
-        default=0.05, gt=0, description="Prompts that may wait for their prefill in the backend, in its seconds of work"
+        default=0.05, gt=0, description="Prompts that may wait for prefill in the backend, in seconds of its work"
     )
     gpu_utilisation_target: float = Field(
-        default=0.9, gt=0, le=1, description="gpu_target: the share of time that the GPU is to be busy"
+        default=0.9, gt=0, le=1, description="gpu_target: target share of time in which the GPU is busy"
     )
     lane_order: LaneOrder = Field(
         default=LaneOrder.SJF_AGED, description="Order within a tier and priority: fifo, edf or sjf_aged"
@@ -89,21 +89,28 @@ class WorkerSettings(CommonSettings):
     tenant_weights: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
         default_factory=dict, description='Shares of tenants within a tier, 1 each unless given, as JSON: {"search": 3}'
     )
-    mid_share: float = Field(default=0.05, ge=0, le=1, description="Of the limit, at least for mid when it waits")
-    low_share: float = Field(default=0.01, ge=0, le=1, description="Of the limit, at least for low when it waits")
+    mid_share: float = Field(
+        default=0.05, ge=0, le=1, description="Share of the limit that mid gets at least, while it waits"
+    )
+    low_share: float = Field(
+        default=0.01, ge=0, le=1, description="Share of the limit that low gets at least, while it waits"
+    )
     high_reserve_share: float = Field(
-        default=0.17, ge=0, lt=1, description="Of the limit, for high alone; while high was seen in the last minute"
+        default=0.17,
+        ge=0,
+        lt=1,
+        description="Share of the limit for high alone, if a high request came in the last minute",
     )
     metrics_url: str | None = Field(
-        default=None, description="Where the engine tells its metrics; the backend's /metrics unless given"
+        default=None, description="URL of the engine's metrics; the backend's /metrics unless given"
     )
     metrics_prefix: str = Field(
         default="",
         pattern=r"^[a-zA-Z_:]?[a-zA-Z0-9_:]{0,63}$",
-        description="What stands before the names of the engine's metrics, ray_ behind Ray Serve say",
+        description="Prefix of the engine's metric names, such as ray_ behind Ray Serve",
     )
     gpu: Literal["auto", "nvml", "prometheus", "none"] = Field(
-        default="auto", description="Where GPU utilisation comes from; auto: NVML where there is a driver"
+        default="auto", description="Source of GPU utilisation; auto: NVML if there is a driver"
     )
     gpu_devices: str | None = Field(default=None, description="GPU indexes or UUIDs, comma-separated; all unless given")
     gpu_prometheus_url: str | None = Field(default=None, description="With gpu=prometheus: the Prometheus server")
@@ -129,7 +136,7 @@ class WorkerSettings(CommonSettings):
     kafka_wait_seconds: float | None = Field(
         default=None,
         ge=0,
-        description="How long a start waits for brokers that are out of reach, then exit code 3; for ever unless given",
+        description="How long a start waits for unreachable brokers, then exit code 3; for ever unless given",
     )
     worker_id: str = Field(
         default_factory=default_worker_id, pattern=r"^[A-Za-z0-9._-]{1,200}$", description="Letters, digits and . _ -"
@@ -138,7 +145,7 @@ class WorkerSettings(CommonSettings):
         default="0.0.0.0",  # noqa: S104 - probes and Prometheus come from outside the pod
         description="The address that /livez, /readyz, /metrics and /status listen on",
     )
-    ops_port: int = Field(default=8081, ge=0, le=65535, description="Their port; 0 = pick one")
+    ops_port: int = Field(default=8081, ge=0, le=65535, description="Port of these pages; 0 = pick one")
 
     @field_validator("backend_url")
     @classmethod

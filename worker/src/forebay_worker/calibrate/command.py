@@ -50,7 +50,7 @@ class Prompts(StrEnum):
 
 def calibrate(
     config: Annotated[
-        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables beat it")
+        Path | None, typer.Option(help="A TOML file of settings; flags and FOREBAY_ variables override it")
     ] = None,
     backend_url: Annotated[str | None, typer.Option(help="The OpenAI-compatible backend")] = None,
     handler: Annotated[str | None, typer.Option(help="module:function instead of a backend")] = None,
@@ -63,24 +63,26 @@ def calibrate(
         Path | None, typer.Option(help="JSON lines of real requests, envelopes or OpenAI bodies, instead of lengths")
     ] = None,
     prompts: Annotated[
-        Prompts, typer.Option(help="unique: no two begin alike; same: a cache of prefixes may help")
+        Prompts, typer.Option(help="unique: no two begin alike; same: a prefix cache may help")
     ] = Prompts.UNIQUE,
     tpot: Annotated[
-        float | None, typer.Option(help="Seconds that a token may take; the limit is then no higher than that allows")
+        float | None, typer.Option(help="The longest time of a token in seconds; it bounds the recommended limit")
     ] = None,
-    max_concurrency: Annotated[int, typer.Option(help="Requests in flight at most")] = 256,
-    window: Annotated[str, typer.Option(help="Time of a window at least; three in a row must agree")] = "2s",
-    max_duration: Annotated[str, typer.Option(help="It ends then, with what it has")] = "15m",
-    even_if_busy: Annotated[bool, typer.Option("--even-if-busy", help="Although others use the engine")] = False,
+    max_concurrency: Annotated[int, typer.Option(help="The most requests in flight")] = 256,
+    window: Annotated[str, typer.Option(help="Shortest time of a window; three in a row must agree")] = "2s",
+    max_duration: Annotated[
+        str, typer.Option(help="Longest time; it then ends with the steps measured so far")
+    ] = "15m",
+    even_if_busy: Annotated[bool, typer.Option("--even-if-busy", help="Measure even if others use the engine")] = False,
     write_settings: Annotated[
-        Path | None, typer.Option(help="Write what is recommended as a file for run --config")
+        Path | None, typer.Option(help="Write the recommended settings as a file for run --config")
     ] = None,
-    write_json: Annotated[Path | None, typer.Option(help="Write all of it as JSON, for forebay plan")] = None,
+    write_json: Annotated[Path | None, typer.Option(help="Write the whole result as JSON, for forebay plan")] = None,
     output: Annotated[Output, typer.Option(help="How to print")] = Output.TABLE,
 ) -> None:
-    """Steps the load on a backend until more gains nothing, and says what to set. It loads the backend to its limit.
+    """Measures a backend's capacity in steps of load, and recommends settings. It loads the backend to its limit.
 
-    Exits 0 with a complete calibration, 4 when it recommends something after less, 1 when it cannot, 130 after Ctrl-C.
+    Exits 0 with a complete calibration, 4 if an incomplete one gives a recommendation, 1 without any, 130 after Ctrl-C.
     """
     settings = load_worker_settings(flags={"backend_url": backend_url, "handler": handler}, config=config)
     bounds = Bounds(

@@ -28,10 +28,12 @@ from forebay_worker.telemetry.stats import Stats
 
 LOOP_METRICS: Final = (
     gauge(
-        "forebay_event_loop_held_seconds", "For how long code has held the worker's event loop by now; 0 while it turns"
+        "forebay_event_loop_held_seconds",
+        "How long code has held the worker's event loop so far; 0 while the loop turns",
     ),
     counter(
-        "forebay_event_loop_holds_total", "Times that it was held for a second or longer, as a handler does that blocks"
+        "forebay_event_loop_holds_total",
+        "Times that code held the event loop for a second or longer, such as a handler that blocks",
     ),
 )
 """Metrics that are shown even while the event loop is held."""
@@ -39,22 +41,22 @@ LOOP_METRICS: Final = (
 _LOOP_OWNED: Final = (
     counter("forebay_received_total", "Records taken from Kafka", "tier"),
     counter("forebay_started_total", "Executions started", "tier"),
-    counter("forebay_retries_total", "Failed executions that are tried again", "tier"),
+    counter("forebay_retries_total", "Failed executions that are retried", "tier"),
     counter("forebay_duplicates_total", "Records skipped because their request has its outcome already", "tier"),
     counter("forebay_outcomes_total", "Requests that ended", "tier", "status", "reason"),
     counter("forebay_controls_total", "Answers to cancels and expedites", "action", "outcome"),
     counter(
         "forebay_backend_failures_total",
-        "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529, or what it answers to all",
+        "Executions that failed by the backend's state: refused, reset, 429, 502, 503, 529, or the same for all",
         "reason",
     ),
     counter("forebay_dead_letters_total", "Records sent to the dead letters", "reason"),
-    counter("forebay_produce_failures_total", "Outcome records whose delivery failed and was tried again"),
+    counter("forebay_produce_failures_total", "Outcome records whose delivery failed and was retried"),
     histogram("forebay_queue_seconds", "From the first enqueue to the start of the execution", "tier"),
     histogram("forebay_service_seconds", "Length of an execution", "tier"),
     histogram(
         "forebay_end_to_end_seconds",
-        "From the first enqueue until the outcome is durable, of what completed, failed or expired",
+        "From the first enqueue until the outcome is durable, of requests that completed, failed or expired",
         "tier",
     ),
     histogram(
@@ -66,42 +68,52 @@ _LOOP_OWNED: Final = (
     counter(
         "forebay_stream_pieces_dropped_total", "Pieces not sent or not delivered: their readers wait for the result"
     ),
-    gauge("forebay_limit_requests", "How many requests this worker may have in flight", "backend"),
+    gauge("forebay_limit_requests", "Requests that this worker may have in flight", "backend"),
     gauge(
         "forebay_backend_limit_requests",
-        "How many all workers of this backend may have in flight together, as this one finds",
+        "Requests that all workers of this backend together may have in flight, as computed by this one",
         "backend",
     ),
     gauge("forebay_backend_workers", "Workers that share the backend, this one among them", "backend"),
-    gauge("forebay_limit_min_requests", "The policy's floor; none with a fixed limit", "backend"),
-    gauge("forebay_limit_max_requests", "The policy's ceiling", "backend"),
-    counter("forebay_limit_changes_total", "Changes of the limit that the policy finds", "backend"),
-    gauge("forebay_in_flight_requests", "How many requests this worker has in flight", "backend"),
-    gauge("forebay_in_flight_bytes", "Memory they take, estimated", "backend"),
-    gauge("forebay_in_flight_bytes_max", "Memory they may take; from there on nothing more starts", "backend"),
+    gauge("forebay_limit_min_requests", "The policy's minimum; none with a fixed limit", "backend"),
+    gauge("forebay_limit_max_requests", "The policy's maximum", "backend"),
+    counter("forebay_limit_changes_total", "Changes of the policy's limit", "backend"),
+    gauge("forebay_in_flight_requests", "Requests that this worker has in flight", "backend"),
+    gauge("forebay_in_flight_bytes", "Estimated memory of requests in flight", "backend"),
+    gauge(
+        "forebay_in_flight_bytes_max", "Memory that requests in flight may take; at this size no more start", "backend"
+    ),
     gauge(
         "forebay_token_seconds",
-        "What an output token takes lately, the prompt's share taken off; none before the first answer",
+        "Recent time of an output token, less the prompt's share; none before the first answer",
         "backend",
     ),
     gauge(
-        "forebay_token_target_seconds", "What it may take now; none with a policy that has no such target", "backend"
+        "forebay_token_target_seconds",
+        "Target time of an output token now; none with a policy without such a target",
+        "backend",
     ),
-    gauge("forebay_knee_requests", "With fewer in flight the backend would waste much of its time", "backend"),
+    gauge(
+        "forebay_knee_requests", "Requests in flight below which the backend would waste much of its time", "backend"
+    ),
     gauge(
         "forebay_prefill_backlog_seconds",
-        "Prompts that wait for their prefill in the backend, in its seconds of work",
+        "Prompts that wait for prefill in the backend, in seconds of its work",
         "backend",
     ),
     gauge("forebay_breaker_open", "1 while the backend serves nobody", "backend"),
-    counter("forebay_breaker_opened_total", "How often the breaker opened", "backend"),
+    counter("forebay_breaker_opened_total", "Times that the breaker opened", "backend"),
     gauge(
         "forebay_breaker_cause",
         "1 while the backend serves nobody for this cause: unavailable, credentials, redirect, not_found or error",
         "backend",
         "cause",
     ),
-    gauge("forebay_signal_up", "1 while its readings are fresh; none of a signal that does not exist here", "signal"),
+    gauge(
+        "forebay_signal_up",
+        "1 while the signal's readings are fresh; none for a signal that does not exist here",
+        "signal",
+    ),
     gauge("forebay_signal_age_seconds", "Age of the last reading; NaN before the first", "signal"),
     gauge("forebay_engine_running_requests", "Requests in the engine's batch"),
     gauge("forebay_engine_waiting_requests", "Requests in the engine's own queue"),
@@ -110,71 +122,77 @@ _LOOP_OWNED: Final = (
     gauge("forebay_gpu_sm_utilisation_ratio", "Share of their SMs at work, 0 to 1"),
     gauge("forebay_gpu_memory_used_ratio", "Memory in use of the fullest GPU, 0 to 1"),
     gauge("forebay_gpu_sick", "1 while utilisation has been 0 for 5 s with requests in flight"),
-    gauge("forebay_undelivered_records", "Outcome records on their way to Kafka"),
+    gauge("forebay_undelivered_records", "Outcome records in flight to Kafka"),
     gauge("forebay_clock_skew_seconds", "How far this machine's clock is ahead of the brokers'; none while unknown"),
     gauge(CERTIFICATE_ENDS, CERTIFICATE_ENDS_MEANING, CERTIFICATE_LABEL),
-    gauge("forebay_overload_level", "0, or what is shed when it would be late: 1 low requests, 2 mid ones too"),
-    counter("forebay_overload_steps_total", "Changes of that level", "direction"),
-    gauge("forebay_handed_over_requests", "Requests that run here for partitions that others own now"),
+    gauge("forebay_overload_level", "0; 1 while late low requests are shed; 2 while late mid ones are too"),
+    counter("forebay_overload_steps_total", "Changes of the overload level", "direction"),
+    gauge("forebay_handed_over_requests", "Requests that run here for partitions that other workers own now"),
     counter(
         "forebay_handed_over_total",
-        "Requests that ran on here after their partition left (given), or there when it came (taken)",
+        "Requests still running when their partition was released (given), or elsewhere when assigned (taken)",
         "direction",
     ),
     counter(
         "forebay_settled_total",
-        "Requests of a worker that died which were not run again, for their outcome was on the results topic",
+        "Requests of a dead worker that did not run again, because their outcome was on the results topic",
         "tier",
     ),
     counter(
         "forebay_results_looks_total",
-        "Looks through the results after such a death; one that is given up may cost repeated executions",
+        "Scans of the results after a worker's death; one that is given up may cause repeated executions",
         "outcome",
     ),
-    counter("forebay_results_look_seconds_total", "How long requests waited for these looks, look by look"),
+    counter("forebay_results_look_seconds_total", "Total time of these scans, for which requests wait"),
     gauge("forebay_lane_records", "Requests taken from Kafka and not yet started", "tier"),
-    gauge("forebay_lane_bytes", "Memory they take, estimated", "tier"),
-    gauge("forebay_lane_tenants", "Tenants that they are of", "tier"),
-    gauge("forebay_lane_top_tenant_ratio", "Share of them of the tenant that has the most, 0 to 1", "tier"),
+    gauge("forebay_lane_bytes", "Estimated memory of the requests in the lane", "tier"),
+    gauge("forebay_lane_tenants", "Tenants with requests in the lane", "tier"),
+    gauge("forebay_lane_top_tenant_ratio", "The largest tenant's share of the lane's requests, 0 to 1", "tier"),
     gauge(
         "forebay_lane_work_seconds",
-        "Their work, in seconds of the backend at its limit; NaN before twenty answers",
+        "Work of the lane's requests, in seconds of the backend at its limit; NaN before twenty answers",
         "tier",
     ),
     gauge(
         "forebay_estimated_wait_seconds",
-        "Until a new request would start, for what waits in its tier and above; NaN before twenty answers",
+        "Time until a new request would start, behind those that wait in its tier and above; NaN before twenty answers",
         "tier",
     ),
     gauge(
         "forebay_estimate_error_ratio",
-        "Executions longer or shorter than predicted, by how much of their length: mean of the last 200; NaN before",
+        "Mean error of predicted execution times, as a share of the actual ones, over the last 200; NaN before",
         "tier",
     ),
-    gauge("forebay_tier_deadline_seconds", "The deadline that this worker gives to requests that name none", "tier"),
-    gauge("forebay_allowed_wait_seconds", "How long one may wait before it starts, by this worker's settings", "tier"),
-    gauge("forebay_held_records", "Records received that must not start yet", "intake"),
-    gauge("forebay_assigned_partitions", "Partitions this worker owns", "intake"),
-    gauge("forebay_unfinished_records", "Records received whose offset is not yet committable", "intake"),
+    gauge("forebay_tier_deadline_seconds", "The deadline that this worker gives to requests without one", "tier"),
+    gauge(
+        "forebay_allowed_wait_seconds",
+        "How long a request may wait before its start, by this worker's settings",
+        "tier",
+    ),
+    gauge("forebay_held_records", "Received records that must not start yet", "intake"),
+    gauge("forebay_assigned_partitions", "Partitions that this worker owns", "intake"),
+    gauge("forebay_unfinished_records", "Received records whose offset cannot be committed yet", "intake"),
     gauge(
         "forebay_watermark_age_seconds",
-        "How long the partition that stands still longest has had the same lowest unfinished offset; 0 without any",
+        "Longest time that a partition's lowest unfinished offset has not moved; 0 without any",
         "intake",
     ),
     gauge(
         "forebay_commit_lag_seconds",
-        "Age of the oldest finished offset that no commit tells of; 0 without any",
+        "Age of the oldest finished offset that no commit names; 0 without any",
         "intake",
     ),
     counter("forebay_commits_total", "Commits that the broker confirmed", "intake"),
-    counter("forebay_commit_failures_total", "Partitions whose commit failed; it is made again", "intake"),
-    counter("forebay_rebalances_total", "Times that partitions came or went", "intake"),
+    counter("forebay_commit_failures_total", "Partitions whose commit failed; commits are retried", "intake"),
+    counter("forebay_rebalances_total", "Assignments and revocations of partitions", "intake"),
     counter(
         "forebay_remade_partitions_total",
-        "Partitions begun anew: their topic was deleted and made anew, or lost the end of its log",
+        "Partitions tracked anew, because their topic was recreated or lost the end of its log",
         "intake",
     ),
-    gauge("forebay_build_info", "Always 1; what runs here", "version", "python", "worker"),
+    gauge(
+        "forebay_build_info", "Always 1; the versions and the worker's name are labels", "version", "python", "worker"
+    ),
 )
 
 METRICS: Final = (*_LOOP_OWNED, *LOOP_METRICS)
