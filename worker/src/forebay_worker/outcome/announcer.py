@@ -1,4 +1,5 @@
-"""What this worker publishes on the coordination topic: notices, capacities, clock probes, answers to controls."""
+"""Records that this worker publishes on the coordination topic: notices, capacities, clock probes, answers to
+controls."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ OnDelivery = Callable[[bool], None]
 
 
 class Announcer:
-    """Publishes each record once: what was not delivered is told to whoever sent it. From any thread.
+    """Publishes each record once; the sender learns of a failed delivery. From any thread.
 
-    ``on_acknowledged`` is given the report of each delivered record: it tells the brokers' time.
+    ``on_acknowledged`` gets the report of each delivered record, which shows the brokers' time.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Announcer:
         self._explain = explain
 
     def send_notice(self, notice: Notice, on_delivery: OnDelivery = lambda _: None) -> None:
-        """Publishes what became of requests."""
+        """Publishes how requests ended."""
         self._publish(encode_notice(notice), on_delivery)
 
     def send_capacity(self, capacity: Capacity, on_delivery: OnDelivery) -> None:
@@ -49,7 +50,7 @@ class Announcer:
         self._publish(encode_capacity(capacity), on_delivery)
 
     def send_answer(self, answer: Controlled) -> None:
-        """Publishes what was done about a cancel or an expedite."""
+        """Publishes the answer to a cancel or an expedite."""
         self._publish(encode_controlled(answer), lambda _: None)
 
     def probe_clock(self, on_delivery: OnDelivery = lambda _: None) -> None:

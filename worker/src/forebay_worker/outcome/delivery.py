@@ -1,4 +1,4 @@
-"""Delivery: records of outcomes are produced, counted while they are on their way, and produced again when that fails.
+"""Delivery: records of outcomes are produced, counted while they are in flight, and produced again if that fails.
 
 The event loop's thread alone uses it. It produces and polls for delivery reports without waiting.
 """
@@ -26,15 +26,16 @@ from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import Tracing
 
 DELIVERY_STALL_SECONDS = 3.0
-"""Without a delivery for so long while records wait, dispatch stops: what cannot be reported must not be run."""
+"""After this time without a delivery, while records wait, dispatch stops: a request that cannot be reported must not
+run."""
 
 AGAIN_SECONDS = 1.0
 REFUSED_AGAIN_SECONDS = 5.0
 CLOCK_SAMPLE_SECONDS = 0.25
-"""How often a delivery report tells the brokers' time."""
+"""Interval at which a delivery report is used to learn the brokers' time."""
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""A result that has no body is smaller, and so is a dead letter without its content: a topic must take them."""
+"""Results without a body and dead letters without their content are smaller: topics must accept them."""
 
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 
@@ -53,23 +54,23 @@ log = structlog.get_logger("forebay.outcome")
 
 
 class Endings(Protocol):
-    """Who decides what becomes of a request whose record Kafka takes, or does not take."""
+    """Decides how a request goes on when Kafka accepts or refuses its record."""
 
     def too_large(self, work: Work, record: OutRecord) -> None:
-        """The topic takes no record of this size: the request is to end by a smaller one."""
+        """The topic accepts no record of this size: the request must end with a smaller one."""
 
     def expedited(self, work: Work, place: Any) -> None:
-        """The request lies in the high tier. ``place``: the delivered record."""
+        """The request is in the high tier. ``place``: the delivered record."""
 
     def expedite_refused(self, work: Work) -> None:
-        """Kafka does not take the request into the high tier: nothing of it is finished."""
+        """Kafka refuses the request in the high tier: nothing of it is finished."""
 
 
 class Delivery:
     """A request is finished when every record of its outcome was delivered (acks=all).
 
-    ``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time. ``explain`` says in
-    words what is wrong when writing to a topic failed.
+    ``on_acknowledged`` gets a delivery report a few times a second, which shows the brokers' time. ``explain`` puts a
+    failed write into words.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class Delivery:
         """Why the producer can never deliver anything again; None while it can."""
 
     def accepts(self, now: float) -> bool:
-        """Whether more may be started: false when outcomes pile up or none is delivered any more."""
+        """Whether more may start: False if outcomes pile up or none is delivered any more."""
         return self.undelivered_records == 0 or (
             self.undelivered_records < self._bounds.undelivered_records_max
             and self.undelivered_bytes < self._bounds.undelivered_bytes_max
@@ -123,7 +124,7 @@ class Delivery:
         )
 
     def poll(self) -> None:
-        """Serves delivery reports and produces again what failed; call it many times a second."""
+        """Serves delivery reports and retries failed records; call it many times a second."""
         self._polled_ms = self._clock.wall_ms()
         self._producer.poll(0)
         now = self._clock.monotonic()
@@ -164,7 +165,7 @@ class Delivery:
             self._later(work, record, error)
 
     def finish_if_delivered(self, work: Work) -> None:
-        """Finishes a request that nothing is awaited for."""
+        """Finishes a request without undelivered records."""
         if work.awaiting == 0:
             self._tracing.delivered(work, self._clock.monotonic())
             work.assignment.done.append(work.offset)
@@ -210,10 +211,10 @@ class Delivery:
             self._known.add(work.request_id or "", work.history.replay_count, now)
 
     def _later(self, work: Work, record: OutRecord, error: BufferError | KafkaException | KafkaError) -> None:
-        """A produce failed: it is made again, for ever; its offset stays unfinished meanwhile.
+        """Retries a failed produce for ever; its offset stays unfinished meanwhile.
 
-        Size alone would stop it for ever, so what is refused for its size is made again without what makes it large.
-        One that Kafka refuses for good (no permission, no such topic) stops its partition, and says so, until it works.
+        A record refused for its size would be refused for ever, so it is made again without its large part. One that
+        Kafka refuses for good (no permission, no such topic) stops its partition, and is reported, until it works.
         """
         self._stats.produce_failures += 1
         cause = error.args[0] if isinstance(error, KafkaException) else error

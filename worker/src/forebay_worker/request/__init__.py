@@ -1,4 +1,4 @@
-"""One request on its way: its work, how it ended, what is wanted of it, and what follows a failure.
+"""One request on its way: its work, its end, its controls, and what follows a failure.
 
 Pure. May import partition. The event loop; intakes make the work.
 """

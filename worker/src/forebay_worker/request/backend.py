@@ -8,7 +8,7 @@ from forebay_worker.request.work import Answer, Failure, Work
 
 
 class BackendFailed(Exception):  # noqa: N818 - it carries a Failure, and is no bug to be seen by a person
-    """An execution failed; ``failure`` says how."""
+    """An execution failed; ``failure`` gives the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.error)

@@ -1,4 +1,4 @@
-"""How many tokens a request is expected to take. Pure."""
+"""Predicted tokens of a request. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows a failed execution: another try after a delay, the dead letters, or the end of its time. Pure."""
+"""The step after a failed execution: a retry after a delay, the dead letters, or the end of its time. Pure."""
 
 from __future__ import annotations
 
