@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from forebay_producer.client.control_client import ControlAnswer, ControlClient, Target
 from forebay_producer.client.results_reader import ResultsReader
-from forebay_producer.exporter.reader import AnnouncementReader
+from forebay_producer.cluster.announcement_reader import AnnouncementReader
 from forebay_schemas.clock import SystemClock
 from forebay_schemas.contract.control import ControlAction, Controlled, ControlOutcome, encode_controlled
 from forebay_schemas.contract.coordination import encode_capacity
@@ -77,7 +77,7 @@ def test_an_exporter_goes_on_hearing_workers_in_a_topic_made_anew(before: int, n
     """Workers publish once a second: what the exporter missed meanwhile comes again."""
     pool = new_pool(partitions=1)
     topic = pool.topics.coordination
-    heard = AnnouncementReader(pool.kafka.connection, clock=SystemClock())
+    heard = AnnouncementReader(pool.kafka.connection, clock=SystemClock(), client_id="test")
     heard.follow(pool.topics, [(topic, number) for number in range(partitions_of(pool, topic))])
 
     def hears(worker: str) -> bool:

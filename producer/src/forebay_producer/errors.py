@@ -49,6 +49,34 @@ class PastDeadlineError(ProducerError, UsageError):
     reason = "past_deadline"
 
 
+class AdmissionRefusedError(ProducerError):
+    """Admission refused the request; it was not sent.
+
+    ``code``: the reason, one of `RefusalReason`. ``value`` reached ``threshold``. ``http_status``: what a front end
+    answers. ``retry_after_seconds``: when to try again; None where the same request would be refused again.
+    """
+
+    reason = "admission_refused"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str,
+        http_status: int,
+        value: float,
+        threshold: float,
+        retry_after_seconds: float | None,
+    ) -> None:
+        again = "" if retry_after_seconds is None else f"; try again in {retry_after_seconds:.1f} s"
+        super().__init__(f"refused ({code}): {message}{again}")
+        self.code = code
+        self.http_status = http_status
+        self.value = value
+        self.threshold = threshold
+        self.retry_after_seconds = retry_after_seconds
+
+
 class RecordTooLargeError(ProducerError, UsageError):
     """The record exceeds the size limit of the request topics."""
 

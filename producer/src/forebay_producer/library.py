@@ -2,11 +2,15 @@
 
 from importlib.metadata import version
 
-from forebay_producer.client.client import Handle, Producer
+from forebay_producer.admission.admission import Admission
+from forebay_producer.admission.decision import AdmissionPolicy, RefusalReason, WithoutWorkers
+from forebay_producer.client.client import Producer
 from forebay_producer.client.control_client import ControlAnswer
+from forebay_producer.client.handle import Handle
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import (
+    AdmissionRefusedError,
     NotDeliveredError,
     OutcomeTimeoutError,
     PastDeadlineError,
@@ -32,6 +36,9 @@ from forebay_schemas.errors import (
 __version__ = version("forebay-producer")
 
 __all__ = [
+    "Admission",
+    "AdmissionPolicy",
+    "AdmissionRefusedError",
     "BrokerUnreachableError",
     "ControlAction",
     "ControlAnswer",
@@ -51,11 +58,13 @@ __all__ = [
     "QueueFullError",
     "Reason",
     "RecordTooLargeError",
+    "RefusalReason",
     "Request",
     "Result",
     "Status",
     "Submitted",
     "TopicMissingError",
     "UsageError",
+    "WithoutWorkers",
     "__version__",
 ]

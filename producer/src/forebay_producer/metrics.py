@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay_producer.errors import (
+    AdmissionRefusedError,
     NotDeliveredError,
     PastDeadlineError,
     ProducerClosedError,
@@ -55,6 +56,8 @@ EXPORTER_METRICS: Final = (
 LIBRARY_METRICS: Final = (
     counter("forebay_submitted_total", "Requests that the brokers acknowledged", "tier"),
     counter("forebay_submit_failures_total", "Requests that were refused or not acknowledged", "reason"),
+    counter("forebay_admitted_total", "Requests that admission let pass; 0 without it", "tier"),
+    counter("forebay_admission_refusals_total", "Requests that admission refused; they were not sent", "reason"),
     histogram("forebay_submit_seconds", "From handing it to the Kafka client to the brokers' acknowledgement", "tier"),
     counter("forebay_outcomes_received_total", "Outcomes that callers were given", "status"),
     counter("forebay_outcome_timeouts_total", "Waits for outcomes that ended without"),
@@ -64,6 +67,7 @@ LIBRARY_METRICS: Final = (
 SUBMIT_FAILURE_REASONS: Final = tuple(
     each.reason
     for each in (
+        AdmissionRefusedError,
         UsageError,
         EnvelopeError,
         PastDeadlineError,

@@ -60,6 +60,28 @@ class ProducerSettings(CommonSettings):
             problem = f"{shown(self.front)} is no name of a front"
             raise UsageError(f"{ENV_PREFIX}FRONT", problem, fix=error.fix) from None
 
+    admission_without_workers: Literal["accept", "refuse"] = Field(
+        default="accept",
+        description="Admission: accept or refuse requests while no worker is known to serve the pool",
+    )
+    admission_deadline_share: float = Field(
+        default=0.6, gt=0, le=1, description="Admission: the part of what the deadline leaves that a wait may take"
+    )
+    admission_service_seconds_max: float = Field(
+        default=10.0,
+        gt=0,
+        description="Admission: mean seconds of a high request above which high requests are refused instead of queued",
+    )
+    admission_tenant_per_second: float = Field(
+        default=0.0, ge=0, description="Admission: requests a second of each tenant in a process; 0 = no bound"
+    )
+    admission_tenant_burst: int = Field(
+        default=10, ge=1, description="Admission: requests that a tenant may send at once before its rate counts"
+    )
+    admission_tenant_concurrency: int = Field(
+        default=0, ge=0, description="Admission: open requests of each tenant in a process; 0 = no bound"
+    )
+
     def pool_times(self, pool: str) -> TierTimes:
         """The exporter's deadlines and waits for a pool until one of the pool's workers announces its own.
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from forebay_producer.admission.admission import Admission
+from forebay_producer.admission.gate import policy_of
 from forebay_producer.cli.common import Session, command, say
 from forebay_producer.cli.line_source import Line, LineSource, stdin_descriptor
 from forebay_producer.cli.progress import Interruption, Progress
@@ -67,6 +69,12 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Print the outcomes as they arrive, instead of the accepted requests.")
     ] = False,
+    admission: Annotated[
+        bool,
+        typer.Option(
+            "--admission", help="Refuse lines that would wait too long to be of use, and say when to try them again."
+        ),
+    ] = False,
     wait_timeout: Annotated[
         str | None,
         typer.Option(help="With --wait: time limit after the last line. [default: the deadlines plus 10 s]"),
@@ -82,7 +90,9 @@ def submit(
         raise UsageError("--wait-timeout", "came without --wait", fix="give both")
     with ExitStack() as stack:
         descriptor = stack.enter_context(_opened(file))
-        producer = stack.enter_context(Producer(settings=session.settings))
+        settings = session.settings
+        gate = Admission(policy=policy_of(settings), times=settings.tier_times()) if admission else None
+        producer = stack.enter_context(Producer(settings=settings, admission=gate))
         producer.require_topics()
         reader = None
         if wait:

@@ -9,14 +9,18 @@ import os
 import threading
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import structlog
 
+from forebay_producer.admission.admission import Admission
+from forebay_producer.admission.gate import AdmissionGate
 from forebay_producer.client.codecs import make_codecs
 from forebay_producer.client.control_client import ControlAnswer, ControlClient, target_of
 from forebay_producer.client.follow import follow, id_of, no_outcome, search_start_ms
+from forebay_producer.client.handle import CONTROL_WAIT_SECONDS, Handle
 from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.open_tracing import make_tracing
 from forebay_producer.client.outcome_watch import CLOCK_MARGIN_MS, OutcomeWatch
@@ -41,28 +45,7 @@ _BATCH_POLL_RECORDS: Final = 500
 
 _SYSTEM_CLOCK: Final = SystemClock()
 
-CONTROL_WAIT_SECONDS: Final = 5.0
-"""Default wait for a worker's answer to a cancel or an expedite."""
-
 _log = structlog.get_logger("forebay.producer")
-
-
-class Handle(Submitted, frozen=True, gc=False, kw_only=True):
-    """A submitted request: its position in Kafka, and methods to cancel it, expedite it or wait for its outcome."""
-
-    producer: Producer
-
-    def cancel(self, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
-        """As `Producer.cancel`."""
-        return self.producer.cancel(self, wait_seconds=wait_seconds)
-
-    def expedite(self, *, wait_seconds: float = CONTROL_WAIT_SECONDS) -> ControlAnswer:
-        """As `Producer.expedite`."""
-        return self.producer.expedite(self, wait_seconds=wait_seconds)
-
-    def outcome(self, *, timeout_seconds: float) -> Result:
-        """As `Producer.outcome`."""
-        return self.producer.outcome(self, timeout_seconds=timeout_seconds)
 
 
 class Producer:
@@ -70,7 +53,8 @@ class Producer:
 
     Settings come from ``settings``, or from the arguments, then FOREBAY_ variables, then defaults. ``metrics`` counts;
     register it with a Prometheus registry to expose the counts. Submits are idempotent: an acknowledged request is
-    stored once, even after network failures. After a fork create a new producer.
+    stored once, even after network failures. After a fork create a new producer. ``admission`` refuses requests that
+    would wait in vain; without it every valid request is sent.
 
     Raises ``UsageError`` for invalid settings. Connects lazily, on the first submit.
     """
@@ -83,6 +67,7 @@ class Producer:
         pool: str | None = None,
         kafka_properties: Path | None = None,
         metrics: ProducerMetrics | None = None,
+        admission: Admission | None = None,
         clock: Clock = _SYSTEM_CLOCK,
     ) -> None:
         flags = {"bootstrap_servers": bootstrap_servers, "pool": pool, "kafka_properties": kafka_properties}
@@ -121,6 +106,14 @@ class Producer:
             clock=clock,
         )
         weakref.finalize(self, self._watch.close)
+        self._gate = AdmissionGate(
+            admission,
+            connection=connection,
+            pool=pool_topics,
+            times=self._times,
+            clock=clock,
+            count=partial(self._metrics.decided, pool_topics.name),
+        )
         self._stamps_defaults = False
         self._tier_watch = watch_tiers(connection, pool=pool_topics, times=self._times, clock=clock)
         # Without a close(), at garbage collection or at the interpreter's exit.
@@ -148,18 +141,20 @@ class Producer:
         tier: Tier | str | None = None,
         traceparent: str | None = None,
         timeout_seconds: float | None = None,
+        do_not_queue: bool = False,
     ) -> Handle:
         """Sends one request and returns once the broker has it on all in-sync replicas.
 
         ``request`` is the envelope. A missing ``request_id`` or deadline is filled in; unknown fields are sent along.
         ``tier`` is needed only where ``priority`` does not give it. Blocks while the local queue is full.
         ``traceparent`` names the trace of the request; by default it is the caller's, where OpenTelemetry is in use.
+        ``do_not_queue``: with an ``admission``, refuses the request unless it would start at once.
         ``timeout_seconds`` bounds the whole call. Default and upper bound: the setting ``delivery_timeout_seconds``.
 
         Raises ``UsageError`` (``EnvelopeError``, ``PastDeadlineError``, ``RecordTooLargeError``) for an invalid
         request; ``TopicMissingError``; ``QueueFullError``; ``BrokerUnreachableError`` when no acknowledgement arrived
-        in time, though the broker may have stored the request; ``KafkaFailedError`` when the broker refused; and what
-        `require_topics` raises.
+        in time, though the broker may have stored the request; ``KafkaFailedError`` when the broker refused;
+        ``AdmissionRefusedError``; and what `require_topics` raises.
         """
         self._check_usable()
         done = threading.Event()
@@ -167,7 +162,9 @@ class Producer:
         give_up_at = self._single.give_up_at(seconds)
         try:
             codecs = self._require_codecs()
-            prepared = self._prepare(request, tier=tier, traceparent=traceparent, codecs=codecs)
+            prepared = self._prepare(
+                request, tier=tier, traceparent=traceparent, codecs=codecs, do_not_queue=do_not_queue
+            )
             self._single.require_topics(give_up_at=give_up_at)
             self._watch.submitting(prepared.request_id)
             pending = self._single.send(prepared, done=done, give_up_at=give_up_at)
@@ -271,6 +268,7 @@ class Producer:
                 raise no_answer(self._connection, doing="reading results", why=why)
             raise no_outcome([request_id], timeout_seconds)
         result = decode_result(value)
+        self._gate.ended(request_id)
         self._metrics.outcome(self._pool.name, result.status)
         return result
 
@@ -310,6 +308,7 @@ class Producer:
             self._closed = True
         self._watch.close(timeout_seconds=timeout_seconds)
         self._tier_watch.close(timeout_seconds=timeout_seconds)
+        self._gate.close()
         if self._control is not None:
             self._control.close()
         self._stop_reports()
@@ -330,10 +329,11 @@ class Producer:
         tier: Tier | str | None,
         traceparent: str | None,
         codecs: Mapping[Tier, Codec],
+        do_not_queue: bool = False,
     ) -> Prepared:
         if not self._stamps_defaults:
             self._stamps_defaults = not names_deadline(request)
-        return prepare(
+        prepared = prepare(
             request,
             tier=tier,
             traceparent=traceparent,
@@ -341,6 +341,8 @@ class Producer:
             now_ms=self._clock.wall_ms(),
             default_ttl_ms=self._times.ttl_ms,
         )
+        self._gate.admit(prepared, do_not_queue=do_not_queue)
+        return prepared
 
     def _handle(self, submitted: Submitted) -> Handle:
         self._watch.acknowledged(submitted.request_id, submitted.enqueued_at)

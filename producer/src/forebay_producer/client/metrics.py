@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
 
+from forebay_producer.admission.decision import RefusalReason
 from forebay_producer.metrics import LIBRARY_METRICS, SUBMIT_FAILURE_REASONS
 from forebay_schemas.contract.reasons import Status
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.runtime.metrics import Histogram, Sheet
 
 _OTHER = "other"
+REFUSAL_CODES = tuple(reason.value for reason in RefusalReason)
 _FOLD_SAMPLES = 1000
 
 
@@ -24,6 +26,8 @@ class _PoolCounts:
     submit_seconds: dict[Tier, Histogram] = field(default_factory=lambda: {tier: Histogram() for tier in TIERS})
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*SUBMIT_FAILURE_REASONS, _OTHER), 0))
     outcomes: dict[Status, int] = field(default_factory=lambda: dict.fromkeys(Status, 0))
+    admitted: dict[Tier, int] = field(default_factory=lambda: dict.fromkeys(TIERS, 0))
+    refused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSAL_CODES, 0))
     timeouts: int = 0
     awaited: int = 0
 
@@ -59,6 +63,15 @@ class ProducerMetrics:
             failures = self._pools[pool].failures
             failures[reason if reason in failures else _OTHER] += 1
 
+    def decided(self, pool: str, tier: Tier, refusal: str | None) -> None:
+        """Counts a decision of admission. ``refusal``: the code of its reason; None for an admitted request."""
+        with self._lock:
+            counts = self._pools[pool]
+            if refusal is None:
+                counts.admitted[tier] += 1
+            else:
+                counts.refused[refusal] += 1
+
     def outcome(self, pool: str, status: Status) -> None:
         """Counts an outcome returned to a caller."""
         with self._lock:
@@ -93,6 +106,10 @@ class ProducerMetrics:
                     sheet.add(pool, "forebay_submit_failures_total", number, reason)
                 for status, number in counts.outcomes.items():
                     sheet.add(pool, "forebay_outcomes_received_total", number, status)
+                for tier in TIERS:
+                    sheet.add(pool, "forebay_admitted_total", counts.admitted[tier], tier)
+                for code, number in counts.refused.items():
+                    sheet.add(pool, "forebay_admission_refusals_total", number, code)
                 sheet.add(pool, "forebay_outcome_timeouts_total", counts.timeouts)
                 sheet.add(pool, "forebay_outcome_waits", counts.awaited)
         yield from sheet.families()

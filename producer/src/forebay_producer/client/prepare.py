@@ -23,12 +23,15 @@ _REQUEST_FIELDS = Request.__struct_fields__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request ready to be produced to its tier's topic under the key ``request_id``."""
+    """A request ready to be produced to its tier's topic under the key ``request_id``. ``ttl_ms``: its deadline, from
+    the enqueue on."""
 
     request_id: str
     tier: Tier
     value: bytes
     headers: list[Header]
+    ttl_ms: int = 0
+    tenant: str | None = None
 
 
 def time_ordered_id(now_ms: int) -> str:
@@ -79,7 +82,14 @@ def prepare(
         headers.append((TENANT, tenant.encode()))
     if traceparent is not None:
         headers.append((TRACEPARENT, traceparent.encode()))
-    return Prepared(request_id=fields["request_id"], tier=chosen, value=value, headers=headers)
+    return Prepared(
+        request_id=fields["request_id"],
+        tier=chosen,
+        value=value,
+        headers=headers,
+        ttl_ms=fields.get("ttl_ms", 0),
+        tenant=fields.get("tenant"),
+    )
 
 
 def names_deadline(request: Request | Mapping[str, Any]) -> bool:

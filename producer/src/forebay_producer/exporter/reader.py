@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from forebay_producer.cluster.announcement_reader import AnnouncementReader
 from forebay_producer.cluster.backlog import Heads, partition_state
 from forebay_producer.cluster.offsets_reader import GroupOffsets, Head, HeadReader
 from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
 from forebay_producer.exporter.figures import Age, TierReading
 from forebay_schemas.clock import Clock
-from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity, decode_capacity
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.contract.topics import RETRY_DELAYS_SECONDS, PartitionKey, Pool
-from forebay_schemas.errors import ForebayError
 from forebay_schemas.estimate.accuracy import CounterRate
-from forebay_schemas.kafka.clients import create_client, make_admin
-from forebay_schemas.kafka.configs import reader_config
+from forebay_schemas.kafka.clients import make_admin
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.metadata import require_topics
-from forebay_schemas.kafka.permissions import Operation, is_denied, on_topic
+from forebay_schemas.kafka.permissions import Operation
 
 CLIENT_ID: Final = "forebay-exporter"
 
@@ -37,7 +33,7 @@ class Brokers:
         self.admin: AdminClient = make_admin(connection, client_id=CLIENT_ID)
         self.topics = TopicAdmin(self.admin, connection=connection)
         self.head_reader = HeadReader(connection, clock=clock, client_id=CLIENT_ID)
-        self.followed = AnnouncementReader(connection, clock=clock)
+        self.followed = AnnouncementReader(connection, clock=clock, client_id=CLIENT_ID)
 
     def close(self) -> None:
         """Closes the clients."""
@@ -111,78 +107,6 @@ class PoolReader:
             for tier in TIERS
         }
         return tiers, sum(end[at] for at in dead_letters)
-
-
-class AnnouncementReader:
-    """Reads the coordination topics of all pools, from now on. Must be closed."""
-
-    def __init__(self, connection: KafkaConnection, *, clock: Clock) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._consumer = create_client(Consumer, reader_config(connection, client_id=CLIENT_ID))
-        self._followed: dict[Pool, list[PartitionKey]] = {}
-        self._pools: dict[str, Pool] = {}
-        self._since: dict[Pool, float] = {}
-        self._heard: dict[Pool, dict[str, tuple[float, Capacity]]] = {}
-        self._denied: dict[Pool, ForebayError] = {}
-
-    def close(self) -> None:
-        """Closes the consumer."""
-        self._consumer.close()
-
-    def follow(self, pool: Pool, partitions: list[PartitionKey]) -> None:
-        """Reads these partitions from now on, unless it already does.
-
-        Raises ``DeniedError`` after a recent denial: the client reports it once only, and not when it is over, so the
-        assignment is repeated.
-        """
-        denied = self._denied.pop(pool, None)
-        if denied is not None:
-            self._consumer.incremental_unassign([TopicPartition(*at) for at in self._followed.pop(pool)])
-            raise denied
-        if self._followed.get(pool) == partitions:
-            return
-        new = [at for at in partitions if at not in self._followed.get(pool, [])]
-        self._followed[pool] = partitions
-        self._pools[pool.coordination] = pool
-        self.start_over(pool)
-        self._consumer.incremental_assign([TopicPartition(*at, OFFSET_END) for at in new])
-
-    def start_over(self, pool: Pool) -> None:
-        """Starts anew for a pool that could not be read: announcements may have been missed."""
-        self._since[pool] = self._clock.monotonic()
-        self._heard[pool] = {}
-
-    def listened_seconds(self, pool: Pool) -> float:
-        """How long the pool's announcements have been read."""
-        now = self._clock.monotonic()
-        return now - self._since.get(pool, now)
-
-    def poll(self, seconds: float) -> None:
-        """Processes the next record, or waits for one."""
-        message = self._consumer.poll(seconds)
-        if message is None:
-            return
-        topic = message.topic() or ""
-        pool, failure = self._pools.get(topic), message.error()
-        if failure is not None:
-            if pool is not None and is_denied(failure):
-                self._denied[pool] = as_forebay_error(
-                    failure,
-                    connection=self._connection,
-                    doing="listening to the workers",
-                    needs=on_topic(Operation.READ, topic),
-                )
-            return
-        capacity = decode_capacity(message.value())
-        if pool is not None and capacity is not None:
-            self._heard[pool][capacity.worker] = (self._clock.monotonic(), capacity)
-
-    def workers(self, pool: Pool) -> list[Capacity]:
-        """The last announcement of each worker that is not gone."""
-        oldest = self._clock.monotonic() - GONE_SECONDS
-        self._heard[pool] = {name: known for name, known in self._heard[pool].items() if known[0] >= oldest}
-        return [capacity for _, capacity in self._heard[pool].values()]
 
 
 def _partitions(topics: Iterable[str], counts: Mapping[str, int]) -> list[PartitionKey]:

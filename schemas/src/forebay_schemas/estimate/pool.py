@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from forebay_schemas.contract.coordination import Capacity
@@ -136,6 +136,26 @@ def load_of_pool(workers: Collection[Capacity], records: Mapping[Tier, TierRecor
             for tier, share in MINIMUM_SHARES.items()
         },
     )
+
+
+def advanced(load: PoolLoad, *, seconds: float, added: Mapping[Tier, int]) -> PoolLoad:
+    """The load some seconds later: the pool worked on it, and requests came.
+
+    ``added``: requests known to have come since. Where the mean rate promises more, that counts: others send too.
+    """
+    done = seconds
+    tiers = {}
+    for tier in TIERS:
+        old = load.tiers.get(tier, TierLoad())
+        cost = load.cost_seconds.get(tier, 0.0)
+        came = max(added.get(tier, 0) * cost, old.arriving * seconds)
+        work = old.work_seconds + came
+        requests = max(float(added.get(tier, 0)), came / cost if cost else 0.0) + old.waiting_requests
+        taken = min(done, work)
+        done -= taken
+        left = (work - taken) / work if work else 1.0
+        tiers[tier] = replace(old, waiting_requests=requests * left, work_seconds=work - taken)
+    return replace(load, tiers=tiers)
 
 
 def _workers(workers: Collection[Capacity]) -> list[_Worker]:
