@@ -7,7 +7,7 @@ BIN := .venv/bin
 # what its start takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help bootstrap bootstrap-run tools demo dashboards docs up down test test-slow test-long test-cluster test-image test-unit lint format bench bench-pacing bench-pacing-live bench-scaling chaos simulate images sbom release-dry-run clean
+.PHONY: help bootstrap bootstrap-run tools demo dashboards docs up down test test-slow test-long test-cluster test-image test-unit lint format bench bench-pacing bench-pacing-live bench-scaling bench-waits chaos simulate images sbom release-dry-run clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-17s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ bench-pacing: bootstrap ## the pacing policies in virtual time, against the boun
 
 bench-scaling: bootstrap ## replicas over a day of real traffic, in a model of KEDA and the HPA; one JSON line
 	@$(BIN)/python -m benchmarks.scaling
+
+bench-waits: bootstrap ## estimated against actual waits, and admission at twice the sustainable load, in virtual time; a plot, one JSON line
+	@$(BIN)/python -m benchmarks.waits --plot docs/admission-waits.svg
 
 bench-pacing-live: bootstrap ## the same promises in real time: default workers, a real broker, the simulated engine; a quarter of an hour
 	@$(BIN)/python -m benchmarks.pacing_live

@@ -13,6 +13,8 @@ from forebay_schemas.estimate.accuracy import FACTOR_MAX, FACTOR_MIN
 from forebay_schemas.estimate.waits import MINIMUM_SHARES, UNCORRECTED, Correction, TierLoad, Wait, corrected, raw_waits
 
 _SERVING: Final = "closed"
+LANE_PRIOR: Final = 10
+"""One large request that waits alone does not make all that arrive large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,11 @@ def advanced(load: PoolLoad, *, seconds: float, added: Mapping[Tier, int]) -> Po
     return replace(load, tiers=tiers)
 
 
+def mixed_cost(requests: float, work_seconds: float, ended_seconds: float) -> float:
+    """The mean cost of a request by those that wait and, as if ten of them waited too, by those that ended."""
+    return (work_seconds + LANE_PRIOR * ended_seconds) / (requests + LANE_PRIOR)
+
+
 def _workers(workers: Collection[Capacity]) -> list[_Worker]:
     times = [each.service_seconds for each in workers if each.service_seconds and not each.draining]
     mean_seconds = sum(times) / len(times) if times else None
@@ -178,12 +185,11 @@ def _workers(workers: Collection[Capacity]) -> list[_Worker]:
 def _cost_seconds(
     in_lanes: int, work: float, service: float | None, mean_service: float | None, per_second: float
 ) -> float:
-    """Pool seconds of one request of a tier: as those in the lanes, else as those that ended, else as the mean."""
-    if in_lanes and work:
-        return work / in_lanes
-    if service is not None and mean_service:
-        return service / mean_service / per_second
-    return 1 / per_second
+    """Pool seconds of one request of a tier: as those that ended, and as those in the lanes where these are many."""
+    ended = service / mean_service / per_second if service is not None and mean_service else 1 / per_second
+    if not in_lanes or not work:
+        return ended
+    return mixed_cost(in_lanes, work, ended)
 
 
 def _unread(known: TierRecords, *, held: int, cost_seconds: float) -> tuple[int, tuple[tuple[float, float], ...]]:

@@ -90,11 +90,11 @@ def test_workers_count_by_their_rates() -> None:
     found = load_of_pool([fast, slow], None)
     assert found.rate == 5.0
     assert found.tiers[HIGH].work_seconds == pytest.approx(8.0)
-    assert found.cost_seconds[HIGH] == pytest.approx(0.2)
+    assert found.cost_seconds[HIGH] == pytest.approx(0.2), "by those that wait and those that ended alike"
     assert found.tiers[HIGH].waiting_requests == 40
 
 
-def test_unread_records_cost_as_much_as_those_in_the_lanes_or_as_those_that_ended() -> None:
+def test_unread_records_cost_as_much_as_those_in_the_lanes_and_those_that_ended() -> None:
     at_work = worker(
         "a",
         4,
@@ -107,7 +107,9 @@ def test_unread_records_cost_as_much_as_those_in_the_lanes_or_as_those_that_ende
     records = {HIGH: TierRecords(unfinished=34, running=4), LOW: TierRecords(unfinished=8)}
     found = load_of_pool([at_work], records)
     assert found.tiers[HIGH].waiting_requests == 30
-    assert found.tiers[HIGH].work_seconds == pytest.approx(15.0)
+    # Ten in the lane at 0.5 s, and as if ten more at the 0.25 s of those that ended.
+    assert found.cost_seconds[HIGH] == pytest.approx(0.375)
+    assert found.tiers[HIGH].work_seconds == pytest.approx(5.0 + 20 * 0.375)
     assert found.tiers[LOW].work_seconds == pytest.approx(8 * 3.0 / 4)
     assert found.service_seconds == {HIGH: 1.0, MID: 1.0, LOW: 3.0}
 

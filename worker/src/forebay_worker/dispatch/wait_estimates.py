@@ -8,6 +8,7 @@ from typing import Final
 
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_schemas.estimate.accuracy import RecentRate, WaitAccuracy
+from forebay_schemas.estimate.pool import mixed_cost
 from forebay_schemas.estimate.waits import TierLoad, raw_waits
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.request.work import Work
@@ -84,12 +85,14 @@ class WaitEstimates:
         return 0.0 if rate is None else rate.per_second(now) * self._request_seconds(tier)
 
     def _request_seconds(self, tier: Tier) -> float:
-        """What one request takes: as those in the lane, else as those that ended."""
-        waiting = len(self._lanes[tier])
-        if waiting and (work := self._work_seconds().get(tier)):
-            return work / waiting
+        """What one request takes, as `estimate.pool` computes it."""
         seconds = self._service_seconds.get(tier)
-        return 0.0 if seconds is None else self._turn_seconds(seconds)
+        ended = None if seconds is None else self._turn_seconds(seconds)
+        waiting = len(self._lanes[tier])
+        work = self._work_seconds().get(tier, 0.0) if waiting else 0.0
+        if not work:
+            return ended or 0.0
+        return work / waiting if ended is None else mixed_cost(waiting, work, ended)
 
     def open_slots(self, tier: Tier, now: float) -> int:
         """How many more of its requests could start at once."""

@@ -1,0 +1,1 @@
+"""Estimated against actual waits, and admission under overload, in virtual time."""
