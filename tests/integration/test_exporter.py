@@ -143,7 +143,11 @@ def test_workers_that_speak_make_a_rate_and_a_risk(exported: Exported) -> None:
     assert exported.metric("forebay_backlog_wait_seconds", pool, tier="high") == 3.0
     assert exported.metric("forebay_allowed_wait_seconds", pool, tier="high") == 3.0
     assert exported.metric("forebay_deadline_risk_ratio", pool, tier="high") == 1.0
-    assert exported.metric("forebay_deadline_risk_ratio", pool, tier="mid") == pytest.approx(3 / 18)
+    # While high requests arrive mid may wait longer, but no longer than a request takes of its guaranteed share: 5 s.
+    mid = exported.metric("forebay_deadline_risk_ratio", pool, tier="mid")
+    assert mid is not None
+    assert mid + 1e-9 >= 3 / 18
+    assert mid <= 5 / 18 + 1e-9
 
 
 def test_a_worker_is_heard_and_what_it_did_is_no_backlog(exported: Exported) -> None:
