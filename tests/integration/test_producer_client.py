@@ -270,7 +270,7 @@ def test_closing_says_what_was_not_delivered(new_kafka: NewKafka) -> None:
 
     thread = threading.Thread(target=submit)
     thread.start()
-    wait_until("a record on its way", lambda: producer._single.in_flight())
+    wait_until("a record on its way", lambda: producer._core.single.in_flight())
     assert producer.close() == ["left behind"]
     thread.join(10)
     assert [type(error) for error in errors] == [BrokerUnreachableError]

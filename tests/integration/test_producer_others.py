@@ -12,18 +12,24 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
+import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import Producer as KafkaProducer
 
-from forebay_producer import Handle, Result
+from forebay_producer import AsyncProducer, Handle, ProducerSettings, Result
+from forebay_sandbox.engine.process import running_engine
 from forebay_schemas.contract.results import encode_result
 from forebay_schemas.contract.tiers import TIERS
 from harness.producer_pool import ProducerPool
 from harness.waiting import wait_until
 from harness.written_results import result_of, write_records
+
+if TYPE_CHECKING:
+    from harness.live_pool import LivePool
+    from harness.workers import NewWorker
 
 REQUEST = {"biz_type": "x", "payload": {}}
 PAGE = Path(__file__).parents[2] / "docs" / "python-client.md"
@@ -90,7 +96,7 @@ def test_results_of_others_make_nobody_wait_longer_and_cost_no_memory(producer_p
         assert min(later) < 1.0 + min(fresh), later
         assert median(later) < 3.0 + median(fresh), later
         assert grown_mb < 50
-        assert producer._watch._kept_bytes < 1_000_000, "nothing of theirs is kept"
+        assert producer._core.watch._kept_bytes < 1_000_000, "nothing of theirs is kept"
 
 
 def test_the_outcome_of_an_old_request_is_searched_for_from_its_submit_on_by_one_reader_for_all(
@@ -118,30 +124,47 @@ def test_a_handle_and_an_id_are_taken_by_every_question(producer_pool: ProducerP
         assert {result.request_id for result in told} == {first.request_id, second.request_id}
 
 
+def page_example(word: str, pool: ProducerPool | LivePool) -> dict[str, Any]:
+    """The names of the page's own example that has the word in it, for this pool."""
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if word in block]
+    example = example.replace("127.0.0.1:9092", pool.kafka.bootstrap_servers).replace("default", pool.name)
+    names: dict[str, Any] = {}
+    exec(compile(example.replace("asyncio.run(main())", ""), PAGE.name, "exec"), names)  # noqa: S102 - our own page
+    return names
+
+
 def test_the_recipe_for_asyncio_serves_hundreds_at_once_and_leaves_the_loop_alone(producer_pool: ProducerPool) -> None:
     """The page's own lines, against a pool whose requests are answered at once."""
-    [recipe] = [
-        block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if "run_in_executor" in block
-    ]
-    recipe = recipe.replace("127.0.0.1:9092", producer_pool.kafka.bootstrap_servers)
-    recipe = recipe.replace('pool="default"', f'pool="{producer_pool.name}"')
-    names: dict[str, Any] = {}
-    exec(compile(recipe, PAGE.name, "exec"), names)  # noqa: S102 - our own page
+    infer = page_example("async def infer", producer_pool)["infer"]
     held_seconds = 0.0
 
     async def serve() -> list[Result]:
         nonlocal held_seconds
-        tasks = [asyncio.create_task(names["infer"]({"model": "m", "messages": []})) for _ in range(300)]
-        while not all(task.done() for task in tasks):
-            began = time.monotonic()
-            await asyncio.sleep(0.01)
-            held_seconds = max(held_seconds, time.monotonic() - began)
-        return [task.result() for task in tasks]
+        settings = ProducerSettings(bootstrap_servers=producer_pool.kafka.bootstrap_servers, pool=producer_pool.name)
+        async with AsyncProducer(settings=settings) as producer:
+            tasks = [asyncio.create_task(infer(producer, {"model": "m", "messages": []})) for _ in range(300)]
+            while not all(task.done() for task in tasks):
+                began = time.monotonic()
+                await asyncio.sleep(0.01)
+                held_seconds = max(held_seconds, time.monotonic() - began)
+            return [task.result() for task in tasks]
 
-    with names["producer"], answering(producer_pool):
+    with answering(producer_pool):
         began = time.monotonic()
         results = asyncio.run(serve())
         took_seconds = time.monotonic() - began
     assert {result.status.value for result in results} == {"completed"}
-    assert took_seconds < 20, "five at a time, as in asyncio's own executor, took 60 requests 13 s"
+    assert took_seconds < 20, "one after the other would take minutes"
     assert held_seconds < 5
+
+
+def test_the_pages_streamed_answer_is_printed(
+    pool: LivePool, new_worker: NewWorker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_engine() as engine:
+        new_worker(pool, backend_url=engine.url)
+        asyncio.run(page_example("producer.stream(", pool)["main"]())
+    out = capsys.readouterr().out
+    text, last = out.strip().rsplit("\n", 1)
+    assert len(text) > 20
+    assert last.startswith(" completed 0.")

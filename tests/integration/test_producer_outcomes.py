@@ -150,7 +150,7 @@ def test_closing_ends_everybodys_waiting(producer_pool: ProducerPool) -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    wait_until("somebody waiting", lambda: producer._watch._waiting)
+    wait_until("somebody waiting", lambda: producer._core.watch._waiting)
     started = time.monotonic()
     producer.close()
     thread.join(20)

@@ -75,8 +75,8 @@ class Reader:
     def take(self, piece: Piece) -> None:
         if self._waits_for_result:
             return
-        begins = piece.number == 0 and self._after is None
-        goes_on = self._after in ((piece.run, piece.number - 1), piece.continues)
+        begins = piece.number == 0 and self._after is None and piece.continues is None
+        goes_on = self._after is not None and self._after in ((piece.run, piece.number - 1), piece.continues)
         if not begins and not goes_on:
             self._waits_for_result = True
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from forebay_schemas.contract.envelope_problems import REQUEST_ID_CHARS_MAX, shown
+from forebay_schemas.contract.results import Result
 from forebay_schemas.errors import ForebayError, UsageError
 
 SENT_BEFORE_HINT: Final = "If an id was sent before, its outcome may be older: forebay results --id"
@@ -41,6 +42,16 @@ class OutcomeTimeoutError(ProducerError):
     def __init__(self, message: str, *, missing: list[str]) -> None:
         super().__init__(message)
         self.missing = missing
+
+
+class StreamDiffersError(ProducerError):
+    """The result of a streamed request is not the answer whose pieces were shown. ``result`` is the one that counts."""
+
+    reason = "stream_differs"
+
+    def __init__(self, message: str, *, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class PastDeadlineError(ProducerError, UsageError):

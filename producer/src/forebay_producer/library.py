@@ -4,10 +4,12 @@ from importlib.metadata import version
 
 from forebay_producer.admission.admission import Admission
 from forebay_producer.admission.decision import AdmissionPolicy, RefusalReason, WithoutWorkers
+from forebay_producer.client.async_client import AsyncHandle, AsyncProducer
 from forebay_producer.client.client import Producer
 from forebay_producer.client.control_client import ControlAnswer
 from forebay_producer.client.handle import Handle
 from forebay_producer.client.metrics import ProducerMetrics
+from forebay_producer.client.reply_stream import AnswerEvent, ReplyStream
 from forebay_producer.client.sender import Submitted
 from forebay_producer.errors import (
     AdmissionRefusedError,
@@ -18,6 +20,7 @@ from forebay_producer.errors import (
     ProducerError,
     QueueFullError,
     RecordTooLargeError,
+    StreamDiffersError,
 )
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
@@ -39,6 +42,9 @@ __all__ = [
     "Admission",
     "AdmissionPolicy",
     "AdmissionRefusedError",
+    "AnswerEvent",
+    "AsyncHandle",
+    "AsyncProducer",
     "BrokerUnreachableError",
     "ControlAction",
     "ControlAnswer",
@@ -59,9 +65,11 @@ __all__ = [
     "Reason",
     "RecordTooLargeError",
     "RefusalReason",
+    "ReplyStream",
     "Request",
     "Result",
     "Status",
+    "StreamDiffersError",
     "Submitted",
     "TopicMissingError",
     "UsageError",

@@ -114,7 +114,9 @@ class TopicMissingError(ForebayError):
 
     reason = "topic_missing"
 
-    def __init__(self, topics: list[str], *, pool: str) -> None:
+    def __init__(self, topics: list[str], *, pool: str, command: str | None = None) -> None:
+        """``command``: what creates them; by default what creates the topics of ``pool``."""
         names = ", ".join(sorted(topics))
-        super().__init__(f"missing topic {names}; create it with: forebay topics create --pool {pool}")
+        command = f"forebay topics create --pool {pool}" if command is None else command
+        super().__init__(f"missing topic {names}; create it with: {command}")
         self.topics = topics

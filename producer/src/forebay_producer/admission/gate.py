@@ -73,8 +73,7 @@ class AdmissionGate:
         admission, tier = self._admission, request.tier
         if admission is None:
             return _FREE
-        if not admission.is_followed:
-            self._follow(admission)
+        self.open()
         try:
             admitted = admission.admit(
                 request.request_id,
@@ -89,6 +88,16 @@ class AdmissionGate:
             raise
         self._count(tier, None)
         return admitted
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `admit` returns at once."""
+        return self._admission is None or self._admission.is_followed
+
+    def open(self) -> None:
+        """Begins to read the pool's load, and waits for the first reading."""
+        if self._admission is not None and not self._admission.is_followed:
+            self._follow(self._admission)
 
     def ended(self, request_id: str) -> None:
         """The request's outcome is known, or it was not sent."""

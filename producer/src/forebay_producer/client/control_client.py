@@ -5,13 +5,15 @@ Talks to the brokers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError
 from confluent_kafka import Producer as KafkaProducer
 
+from forebay_producer.client.control_answers import ControlAnswers, Expected
 from forebay_producer.client.follow import id_of
 from forebay_producer.client.operator_identity import user_and_host
 from forebay_producer.client.sender import Submitted
@@ -24,23 +26,18 @@ from forebay_schemas.contract.control import (
     Controlled,
     ControlOutcome,
     control_key,
-    decode_controlled,
     encode_control,
 )
 from forebay_schemas.contract.envelope_problems import is_request_id
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import REQUEST_BYTES_MAX, Pool
-from forebay_schemas.errors import ForebayError, UsageError
+from forebay_schemas.errors import UsageError
 from forebay_schemas.kafka.clients import create_client
-from forebay_schemas.kafka.configs import producer_config, reader_config
+from forebay_schemas.kafka.configs import producer_config
 from forebay_schemas.kafka.connection import KafkaConnection
-from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
+from forebay_schemas.kafka.errors import as_forebay_error
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import TRANSIENT, until_passed
-
-BETTER_ANSWER_SECONDS: Final = 1.0
-"""Wait for a better answer after a worker's "too late": another worker may hold a retry of the request."""
 
 _POLL_SECONDS: Final = 0.05
 _QUEUED_RECORDS: Final = 10_000
@@ -99,9 +96,11 @@ class ControlClient:
         config["message.timeout.ms"] = int(delivery_seconds * 1000)
         self._client = create_client(KafkaProducer, config)
         self._topics_exist = False
+        self._answers = ControlAnswers(connection, pool=pool, clock=clock)
 
     def close(self) -> None:
         """Closes the client. May be called again."""
+        self._answers.close()
         self._client.flush(0)
 
     def ask(self, action: ControlAction, targets: Sequence[Target], *, wait_seconds: float) -> list[ControlAnswer]:
@@ -129,10 +128,45 @@ class ControlClient:
         if wait_seconds <= 0:
             self._write(action, targets)
             return [ControlAnswer(request_id=target.request_id, action=action, outcome=None) for target in targets]
-        with _Answers(self._connection, pool=self._pool, clock=self._clock) as answers:
+        changed = threading.Event()
+        expected = self.begin(action, targets, wait_seconds=wait_seconds, changed=changed.set)
+        try:
+            while (left := expected.left_seconds(self._clock.monotonic())) > 0:
+                changed.wait(left)
+                changed.clear()
+        finally:
+            self.leave(expected)
+        return self.end(action, targets, expected)
+
+    def begin(
+        self,
+        action: ControlAction,
+        targets: Sequence[Target],
+        *,
+        wait_seconds: float,
+        changed: Callable[[], None],
+    ) -> Expected:
+        """Publishes the commands, checked as by `ask`, and expects their answers. The caller must `end` it."""
+        ids = {target.request_id for target in targets}
+        expected = self._answers.expect(action, ids, wait_seconds=wait_seconds, changed=changed)
+        try:
             self._write(action, targets)
-            heard = answers.receive(action, {target.request_id for target in targets}, wait_seconds=wait_seconds)
-        return [_answer(action, target.request_id, heard.get(target.request_id)) for target in targets]
+        except BaseException:
+            self._answers.leave(expected)
+            raise
+        self._answers.begin(expected, wait_seconds=wait_seconds)
+        return expected
+
+    def leave(self, expected: Expected) -> None:
+        """Waits for no more answers. May be called again."""
+        self._answers.leave(expected)
+
+    def end(self, action: ControlAction, targets: Sequence[Target], expected: Expected) -> list[ControlAnswer]:
+        """The answers so far, in the order of the targets. Raises the error that prevents reading them."""
+        self._answers.leave(expected)
+        if expected.failure is not None:
+            raise expected.failure.with_traceback(None)
+        return [_answer(action, target.request_id, expected.best.get(target.request_id)) for target in targets]
 
     def _write(self, action: ControlAction, targets: Sequence[Target]) -> None:
         reports: list[KafkaError | None] = []
@@ -194,71 +228,3 @@ def _answer(action: ControlAction, request_id: str, heard: Controlled | None) ->
         partition=heard.partition,
         offset=heard.offset,
     )
-
-
-class _Answers:
-    """Reads the coordination topic from its end at construction on."""
-
-    def __init__(self, connection: KafkaConnection, *, pool: Pool, clock: Clock) -> None:
-        self._connection = connection
-        self._clock = clock
-        self._topic = topic = pool.coordination
-        # A topic that ends before the position was recreated; the answers arrive in the new one.
-        config = reader_config(connection, client_id="forebay-control") | {"auto.offset.reset": "earliest"}
-        self._consumer = create_client(Consumer, config)
-        try:
-            count = require_topics(
-                self._consumer, [topic], connection=connection, pool=pool.name, operation=Operation.READ
-            )[topic]
-            self._consumer.assign(until_passed()(self._ends, count))
-        except BaseException as error:
-            self._consumer.close()
-            if isinstance(error, KafkaException):
-                raise self._explain(error.args[0]) from None
-            raise
-
-    def __enter__(self) -> _Answers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._consumer.close()
-
-    def receive(self, action: ControlAction, request_ids: set[str], *, wait_seconds: float) -> dict[str, Controlled]:
-        """The best answer for each request that arrives in time."""
-        now = self._clock.monotonic()
-        end = now + wait_seconds
-        heard: dict[str, Controlled] = {}
-        open_until = dict.fromkeys(request_ids, end)
-        while open_until and (now := self._clock.monotonic()) < max(open_until.values()):
-            message = self._consumer.poll(_POLL_SECONDS)
-            if message is None:
-                continue
-            error = message.error()
-            if error is not None:
-                if error.code() in TRANSIENT or is_unreachable(error):
-                    continue
-                raise self._explain(error)
-            answer = decode_controlled(message.value())
-            if answer is None or answer.action is not action or answer.request_id not in open_until:
-                continue
-            heard[answer.request_id] = answer
-            if answer.outcome in DONE:
-                del open_until[answer.request_id]
-            else:
-                open_until[answer.request_id] = min(end, now + BETTER_ANSWER_SECONDS)
-        return heard
-
-    def _ends(self, count: int) -> list[TopicPartition]:
-        partitions = [TopicPartition(self._topic, number) for number in range(count)]
-        return [
-            TopicPartition(
-                each.topic,
-                each.partition,
-                self._consumer.get_watermark_offsets(each, timeout=METADATA_TIMEOUT_SECONDS)[1],
-            )
-            for each in partitions
-        ]
-
-    def _explain(self, error: KafkaError) -> ForebayError:
-        needs = on_topic(Operation.READ, self._topic)
-        return as_forebay_error(error, connection=self._connection, doing=f"reading {self._topic}", needs=needs)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
+from forebay_producer.client.outcome_waits import Asked, Awaited, Followed, Reader, Wait
 from forebay_producer.client.results_reader import ReadResult
 from forebay_producer.errors import ProducerClosedError
 from forebay_schemas.bounded import BoundedMap
@@ -43,28 +43,14 @@ _REOPEN_SECONDS: Final = 10.0
 
 _READ_SECONDS: Final = 0.2
 
-Asked = tuple[str, int]
-"""A request id and the number of its replay, 0 for the request as it was submitted."""
+SEARCH_AGAIN_SECONDS: Final = 2.0
+"""While the follower reads one partition: how often the others are searched for a request that may end there."""
 
+ROUTED_SEARCH_SECONDS: Final = (10.0, 300.0)
+"""The same for a request whose result was asked into the followed partition: at first, and, twice as long each time, at
+most. A worker that does not know the partition writes the result by its key."""
 
-class Reader(Protocol):
-    """The part of `ResultsReader` used here."""
-
-    def read(self, *, timeout_seconds: float, wanted: Callable[[bytes | None], bool] | None) -> list[ReadResult]: ...
-    def caught_up(self) -> bool: ...
-    def close(self) -> None: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Wait:
-    """The state shared by all callers that wait for one outcome. ``late``: an outcome that arrived during a search for
-    an earlier one."""
-
-    callers: int = 0
-    done: threading.Event = field(default_factory=threading.Event)
-    value: bytes | None = None
-    late: bytes | None = None
-    failure: ForebayError | None = None
+_LOOK_SECONDS: Final = 1.0
 
 
 class OutcomeWatch:
@@ -74,8 +60,17 @@ class OutcomeWatch:
     clock; None: now). No thread runs before the first `wait`. Thread-safe. Must be closed.
     """
 
-    def __init__(self, make_reader: Callable[[int | None, float], Reader], *, clock: Clock) -> None:
+    def __init__(
+        self,
+        make_reader: Callable[[int | None, float], Reader],
+        *,
+        clock: Clock,
+        make_follower: Callable[[int | None, float], Reader] | None = None,
+    ) -> None:
+        """``make_follower``: makes the follower's reader where it reads one partition alone."""
         self._make_reader = make_reader
+        self._make_follower = make_follower or make_reader
+        self._followed = Followed.ALL if make_follower is None else Followed.OWN
         self._clock = clock
         self._lock = threading.Lock()
         # Earliest time at which an outcome can be in the topic, by key; 0 where unknown.
@@ -83,7 +78,7 @@ class OutcomeWatch:
         self._acknowledged: tuple[int, float] | None = None
         self._kept: OrderedDict[Asked, bytes] = OrderedDict()
         self._kept_bytes = 0
-        self._waiting: dict[Asked, _Wait] = {}
+        self._waiting: dict[Asked, Wait] = {}
         self._waiting_keys: dict[bytes, int] = {}
         self._follower: threading.Thread | None = None
         self._followed_from = _FOLLOWED
@@ -130,26 +125,49 @@ class OutcomeWatch:
         ``look_back``: search for an earlier submit of an own request as well. Raises the error that prevents reading
         results; ``ProducerClosedError`` after `close`.
         """
+        awaited = self.begin(asked, since_ms=since_ms, look_back=look_back)
+        if awaited.wait is not None:
+            awaited.wait.done.wait(timeout_seconds)
+        return self.end(awaited)
+
+    def begin(
+        self, asked: Asked, *, since_ms: int, look_back: bool = False, on_done: Callable[[], None] | None = None
+    ) -> Awaited:
+        """Starts a wait; arguments as in `wait`. The caller must `end` it.
+
+        ``on_done`` is called when it is over, on another thread; it must return at once and must not call the watch.
+        It is not called for an outcome that is known already (``Awaited.value``).
+        """
         key = _key(asked[0])
         with self._lock:
             if self._stopping.is_set():
                 raise _closed()
             if (value := self._kept.get(asked)) is not None:
-                return value
+                return Awaited(asked, value=value)
             self._start_following()
             wait = self._waiting.get(asked)
             if wait is None:
-                wait = self._waiting[asked] = _Wait()
+                wait = self._waiting[asked] = Wait(since_ms=since_ms)
                 self._waiting_keys[key] = self._waiting_keys.get(key, 0) + 1
             wait.callers += 1
+            if on_done is not None:
+                wait.listeners.append(on_done)
             is_followed = asked[1] == 0 and self._own.get(key, 0) >= self._followed_from
             if look_back or not is_followed:
                 self._search(asked, since_ms)
-        wait.done.wait(timeout_seconds)
+            if self._followed is Followed.OWN:
+                self._search_later(wait, is_followed)
+        return Awaited(asked, wait)
+
+    def end(self, awaited: Awaited) -> bytes | None:
+        """The record value of the outcome; None when it has not come. Raises as `wait` does."""
+        wait = awaited.wait
+        if wait is None:
+            return awaited.value
         with self._lock:
             wait.callers -= 1
             if not wait.callers:
-                self._take_out(asked, wait)
+                self._take_out(awaited.asked, wait)
             trouble = wait.failure or self._trouble
         if wait.value is None and trouble is not None:
             raise trouble.with_traceback(None)
@@ -172,10 +190,8 @@ class OutcomeWatch:
     def _start_following(self) -> None:
         if self._follower is not None:
             return
-        since_ms: int | None = None
-        if self._acknowledged is not None:
-            enqueued_at, at = self._acknowledged
-            now_ms = enqueued_at + int((self._clock.monotonic() - at) * 1000)
+        since_ms, now_ms = None, self._now_ms()
+        if now_ms is not None:
             since_ms = now_ms - RECENT_MS
             if self._own:
                 since_ms = max(since_ms, self._own.oldest() - CLOCK_MARGIN_MS)
@@ -186,14 +202,40 @@ class OutcomeWatch:
         )
         self._follower.start()
 
+    def _now_ms(self) -> int | None:
+        """The time on the brokers' clock; None before the first acknowledgement."""
+        if self._acknowledged is None:
+            return None
+        enqueued_at, at = self._acknowledged
+        return enqueued_at + int((self._clock.monotonic() - at) * 1000)
+
     def _search(self, asked: Asked, since_ms: int) -> None:
         if self._searching.get(asked, since_ms + 1) <= since_ms:
             return
         self._to_search[asked] = min(since_ms, self._to_search.get(asked, since_ms))
+        self._start_searching()
+        self._wake.set()
+
+    def _start_searching(self) -> None:
         if self._searcher is None:
             self._searcher = threading.Thread(target=self._search_all, name="forebay-producer-lookups", daemon=True)
             self._searcher.start()
-        self._wake.set()
+
+    def _search_later(self, wait: Wait, is_followed: bool) -> None:
+        wait.search_seconds = ROUTED_SEARCH_SECONDS[0] if is_followed else SEARCH_AGAIN_SECONDS
+        wait.search_at = self._clock.monotonic() + wait.search_seconds
+        self._start_searching()
+
+    def _search_again(self) -> None:
+        """Searches the partitions that the follower does not read for what is still awaited."""
+        now = self._clock.monotonic()
+        for asked, wait in self._waiting.items():
+            if now < wait.search_at:
+                continue
+            self._search(asked, wait.since_ms)
+            if wait.search_seconds > SEARCH_AGAIN_SECONDS:
+                wait.search_seconds = min(ROUTED_SEARCH_SECONDS[1], 2 * wait.search_seconds)
+            wait.search_at = now + wait.search_seconds
 
     def _take(self, found: list[ReadResult], *, searched_from: int | None) -> None:
         """Processes results in topic order. ``searched_from``: None for results of the follower."""
@@ -216,7 +258,7 @@ class OutcomeWatch:
         if wait is not None:
             wait.value = value
             self._take_out(asked, wait)
-            wait.done.set()
+            wait.end()
         if asked[1] == 0:
             self._own.pop(_key(asked[0]), None)
         self._kept[asked] = value
@@ -224,7 +266,7 @@ class OutcomeWatch:
         while self._kept_bytes > KEPT_BYTES_MAX or len(self._kept) > KEPT_COUNT_MAX:
             self._kept_bytes -= len(self._kept.popitem(last=False)[1])
 
-    def _take_out(self, asked: Asked, wait: _Wait) -> None:
+    def _take_out(self, asked: Asked, wait: Wait) -> None:
         if self._waiting.get(asked) is not wait:
             return
         del self._waiting[asked]
@@ -240,7 +282,7 @@ class OutcomeWatch:
             wait = self._waiting[asked]
             wait.failure = failure
             self._take_out(asked, wait)
-            wait.done.set()
+            wait.end()
 
     # The threads.
 
@@ -250,7 +292,7 @@ class OutcomeWatch:
 
     def _follow(self, since_ms: int | None) -> None:
         try:
-            reader = self._open(since_ms)
+            reader = self._open(since_ms, self._make_follower)
             if reader is None:
                 return
             try:
@@ -273,12 +315,12 @@ class OutcomeWatch:
                 for key in [key for key, since in self._own.items() if since == _FOLLOWED]:
                     self._own[key] = 0
 
-    def _open(self, since_ms: int | None) -> Reader | None:
+    def _open(self, since_ms: int | None, make: Callable[[int | None, float], Reader]) -> Reader | None:
         """Opens a reader, with retries; None after `close`."""
         open_seconds = _OPEN_SECONDS
         while not self._stopping.is_set():
             try:
-                reader = self._make_reader(since_ms, open_seconds)
+                reader = make(since_ms, open_seconds)
             except BrokerUnreachableError as error:
                 open_seconds = _REOPEN_SECONDS
                 self._trouble = error
@@ -290,8 +332,11 @@ class OutcomeWatch:
 
     def _search_all(self) -> None:
         while not self._stopping.is_set():
-            self._wake.wait()
+            self._wake.wait(None if self._followed is Followed.ALL else _LOOK_SECONDS)
             self._wake.clear()
+            if self._followed is Followed.OWN:
+                with self._lock:
+                    self._search_again()
             # The follower sees everything written after it began: a search ends there, or later.
             while not self._opened.wait(_READ_SECONDS) and not self._stopping.is_set():
                 pass
@@ -311,10 +356,10 @@ class OutcomeWatch:
         """Reads from ``since_ms``, or a little earlier, to the end: for all awaited requests, and for all own requests
         of that time, as a caller that asks for one outcome is likely to ask for the next."""
         with self._lock:
-            follower = self._follower
+            follower, began_ms = self._follower, self._now_ms()
             if any(since < self._followed_from for since in self._own.values()):
                 since_ms = max(0, since_ms - RECENT_MS)
-        reader = self._open(since_ms)
+        reader = self._open(since_ms, self._make_reader)
         if reader is None:
             return
         try:
@@ -333,6 +378,8 @@ class OutcomeWatch:
                 wait = self._waiting[asked]
                 if wait.late is not None and asked not in self._to_search:
                     self._settle(asked, wait.late)
+                elif is_complete and began_ms is not None:
+                    wait.since_ms = max(wait.since_ms, began_ms - CLOCK_MARGIN_MS)
 
 
 def _key(request_id: str) -> bytes:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from forebay_producer.errors import PastDeadlineError
 from forebay_schemas.clock import EPOCH_MS_MAX, EPOCH_MS_MIN
 from forebay_schemas.contract.envelope import JSON_CONTENT_TYPE, NO_JSON, Codec, Request
@@ -52,6 +54,7 @@ def prepare(
     codecs: Mapping[Tier, Codec],
     now_ms: int,
     default_ttl_ms: Mapping[Tier, int] = DEFAULT_TTL_MS,
+    reply: Mapping[str, Any] | None = None,
     new_id: Callable[[int], str] = time_ordered_id,
 ) -> Prepared:
     """Makes the record of one request. Unknown fields are kept.
@@ -63,13 +66,16 @@ def prepare(
       unless ``sent_at`` is given: then both count from the enqueue, and this machine's clock does not matter.
 
     ``codecs``: the codec of each tier's topic. A header names any format but JSON.
-    ``default_ttl_ms``: the tiers' default deadlines. ``now_ms``: epoch milliseconds.
+    ``default_ttl_ms``: the tiers' default deadlines. ``now_ms``: epoch milliseconds. ``reply``: fields for the
+    envelope's ``reply``, beside the request's own.
 
     Raises ``EnvelopeError`` for any other request that a worker would refuse.
     """
     fields = _fields_of(request)
     if fields.get("request_id") is None:
         fields["request_id"] = new_id(now_ms)
+    if reply is not None:
+        fields["reply"] = _with_reply(fields.get("reply"), reply)
     # An invalid value passes here; the codec refuses it, with the right message.
     chosen = _tier(fields.get("priority"), tier)
     _fill_deadline(fields, default_ttl_ms=default_ttl_ms[chosen], now_ms=now_ms)
@@ -90,6 +96,15 @@ def prepare(
         ttl_ms=fields.get("ttl_ms", 0),
         tenant=fields.get("tenant"),
     )
+
+
+def _with_reply(own: object, reply: Mapping[str, Any]) -> object:
+    if isinstance(own, msgspec.Raw):
+        own = msgspec.json.decode(own)
+    if own is None:
+        return dict(reply)
+    # What is no object is somebody else's.
+    return {**reply, **own} if isinstance(own, Mapping) else own
 
 
 def names_deadline(request: Request | Mapping[str, Any]) -> bool:

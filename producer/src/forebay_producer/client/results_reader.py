@@ -6,7 +6,7 @@ Owned by one thread at a time. What counts as a request's outcome is the first r
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Self
 
@@ -53,6 +53,7 @@ class ResultsReader:
     that is recreated is read from its first record; some results may then come twice.
 
     ``since_ms``: epoch milliseconds on the brokers' clock, 0 = from the beginning, None = only new results.
+    ``partition``: the only one to read; None, or one that the topic does not have: all.
     ``tell``: receives a line about skipped records, and about a recreated topic.
     Raises ``TopicMissingError``, and ``BrokerUnreachableError`` when a broker call takes longer than ``open_seconds``.
     """
@@ -65,8 +66,10 @@ class ResultsReader:
         since_ms: int | None,
         clock: Clock,
         open_seconds: float = METADATA_TIMEOUT_SECONDS,
+        partition: int | None = None,
         tell: Callable[[str], None] = _log.warning,
     ) -> None:
+        self._only = partition
         self._connection = connection
         self._pool = pool
         self._clock = clock
@@ -158,7 +161,7 @@ class ResultsReader:
         )[topic]
         try:
             starts, behind = until_passed(self._open_seconds)(self._positions, topic, count, since_ms)
-            self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in enumerate(starts)])
+            self._consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
         except KafkaException as error:
             raise self._explained(error.args[0]) from None
         self._partitions = count
@@ -169,13 +172,14 @@ class ResultsReader:
         topic = self._pool.results
         try:
             count = len(self._consumer.list_topics(topic, timeout=_LOOK_SECONDS_MAX).topics[topic].partitions)
-            self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(count)])
+            numbers = self._numbers(count)
+            self._consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers])
         except KafkaException:
             return
         if not count:
             return
         self._tell(f"{topic} was deleted and made anew; reading it from its first record")
-        self._partitions, self._behind = count, dict.fromkeys(range(count), _UNKNOWN_END)
+        self._partitions, self._behind = count, dict.fromkeys(numbers, _UNKNOWN_END)
         self._is_another = False
 
     def _notice_new_partitions(self) -> None:
@@ -185,32 +189,33 @@ class ResultsReader:
             found = self._consumer.list_topics(topic, timeout=_LOOK_SECONDS_MAX).topics[topic].partitions
         except KafkaException:
             return
-        new = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(self._partitions, len(found))]
+        numbers = range(self._partitions, len(found)) if self._only is None else ()
+        new = [TopicPartition(topic, number, OFFSET_BEGINNING) for number in numbers]
         if new:
             self._consumer.incremental_assign(new)
             self._partitions = len(found)
 
-    def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[list[int], dict[int, int]]:
+    def _numbers(self, count: int) -> Sequence[int]:
+        """The partitions to read, of ``count``."""
+        return range(count) if self._only is None or self._only >= count else [self._only]
+
+    def _positions(self, topic: str, count: int, since_ms: int | None) -> tuple[dict[int, int], dict[int, int]]:
         """The first offset to read in each partition, and the present ends of partitions that have records to read."""
-        timeout = self._open_seconds
+        timeout, numbers = self._open_seconds, self._numbers(count)
         # Ends first: a partition without a record at or after the wanted time gets such records behind its end.
-        bounds = [
-            self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
-            for partition in range(count)
-        ]
-        starts = [end for _, end in bounds]
+        bounds = {
+            partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=timeout)
+            for partition in numbers
+        }
+        starts = {partition: end for partition, (_, end) in bounds.items()}
         if since_ms is not None:
-            wanted = [TopicPartition(topic, partition, since_ms) for partition in range(count)]
+            wanted = [TopicPartition(topic, partition, since_ms) for partition in numbers]
             for at in self._consumer.offsets_for_times(wanted, timeout=timeout):
                 if at.error is not None:
                     raise KafkaException(at.error)
                 if at.offset >= 0:
                     starts[at.partition] = at.offset
-        behind = {
-            partition: end
-            for partition, (start, (first, end)) in enumerate(zip(starts, bounds, strict=True))
-            if max(start, first) < end
-        }
+        behind = {partition: end for partition, (first, end) in bounds.items() if max(starts[partition], first) < end}
         return starts, behind
 
     def _passed(self, message: Message) -> None:

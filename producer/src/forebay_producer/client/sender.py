@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -57,14 +57,18 @@ class Submitted(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     enqueued_at: int
 
 
+class Done(Protocol):
+    """What a sent record's report sets, on the thread that serves it."""
+
+    def set(self) -> None: ...
+
+
 class Pending:
     """A record that was handed to librdkafka. Once it is reported on, ``outcome`` is there, and ``done`` is set."""
 
     __slots__ = ("_sender", "done", "outcome", "record_bytes", "request_id", "sent_at", "span", "tier", "topic")
 
-    def __init__(
-        self, sender: Sender, prepared: Prepared, topic: str, done: threading.Event | None, span: SendSpan
-    ) -> None:
+    def __init__(self, sender: Sender, prepared: Prepared, topic: str, done: Done | None, span: SendSpan) -> None:
         self._sender = sender
         self.span = span
         self.request_id = prepared.request_id
@@ -136,6 +140,11 @@ class Sender:
         """When a call that begins now gives up, in monotonic seconds; None: after the delivery timeout."""
         return self._clock.monotonic() + (self._delivery_seconds if timeout_seconds is None else timeout_seconds)
 
+    @property
+    def topics_exist(self) -> bool:
+        """Whether `require_topics` returns at once."""
+        return self._topics_exist
+
     def require_topics(self, *, give_up_at: float | None = None) -> None:
         """Raises ``TopicMissingError`` and ``BrokerUnreachableError``. Stops asking after the first success."""
         # librdkafka itself would queue records for a missing topic for half a minute.
@@ -153,9 +162,7 @@ class Sender:
         finally:
             self._asking.release()
 
-    def send(
-        self, prepared: Prepared, *, done: threading.Event | None = None, give_up_at: float | None = None
-    ) -> Pending:
+    def send(self, prepared: Prepared, *, done: Done | None = None, give_up_at: float | None = None) -> Pending:
         """Queues a record; waits for room while the queue is full, until ``give_up_at`` (monotonic seconds) at most.
 
         Raises ``QueueFullError``, ``RecordTooLargeError``, ``ProducerClosedError``, ``KafkaFailedError``: not sent.

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from forebay_schemas.contract.envelope_problems import shown
 from forebay_schemas.contract.topics import LATER_BYTES_MAX, TopicSpec
 from forebay_schemas.errors import UsageError
@@ -50,3 +52,42 @@ class Front:
             "segment.ms": "600000",
         }
         return [TopicSpec(name=self.presence, partitions=1, replication=replication, config=config)]
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A replica's record on the presence topic: the partition of a pool's results that it follows.
+
+    Its key is `claim_key`; a tombstone withdraws it. It is live for ``LEASE_MS`` after the broker's timestamp.
+    """
+
+    replica: str
+    pool: str
+    partition: int
+
+
+LEASE_MS: Final = 30_000
+"""A replica renews its claim three times in this time. Without a renewal its partition is free."""
+
+_claim_encoder = msgspec.json.Encoder()
+_claim_decoder = msgspec.json.Decoder(Claim)
+
+
+def claim_key(claim: Claim) -> bytes:
+    """The key of a claim's record."""
+    return f"{claim.pool}/{claim.replica}".encode()
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """The record value."""
+    return _claim_encoder.encode(claim)
+
+
+def decode_claim(value: bytes | None) -> Claim | None:
+    """The claim in a record value; None for anything else."""
+    if value is None:
+        return None
+    try:
+        claim = _claim_decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return claim if claim.partition >= 0 else None

@@ -95,7 +95,7 @@ def test_closing_takes_no_longer_than_it_may_and_names_what_was_not_acknowledged
     prepared = prepare(
         {**REQUEST, "request_id": "left behind"}, tier=None, traceparent=None, codecs=codecs, now_ms=1_900_000_000_000
     )
-    producer._single.send(prepared)
+    producer._core.single.send(prepared)
     with takes(0.5):
         assert producer.close(timeout_seconds=0.5) == ["left behind"]
 
