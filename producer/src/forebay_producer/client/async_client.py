@@ -17,7 +17,7 @@ import structlog
 
 from forebay_producer.admission.admission import Admission
 from forebay_producer.client.control_client import ControlAnswer, target_of
-from forebay_producer.client.core import SYSTEM_CLOCK, Core
+from forebay_producer.client.core import SYSTEM_CLOCK, Core, settings_of
 from forebay_producer.client.follow import id_of, no_outcome
 from forebay_producer.client.handle import CONTROL_WAIT_SECONDS
 from forebay_producer.client.metrics import ProducerMetrics
@@ -81,15 +81,8 @@ class AsyncProducer:
         admission: Admission | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._core = Core(
-            settings=settings,
-            bootstrap_servers=bootstrap_servers,
-            pool=pool,
-            kafka_properties=kafka_properties,
-            metrics=metrics,
-            admission=admission,
-            clock=clock,
-        )
+        given = settings_of(settings, servers=bootstrap_servers, pool=pool, kafka_properties=kafka_properties)
+        self._core = Core(given, metrics=metrics, admission=admission, clock=clock)
         self._post: LoopPost | None = None
         self._starting: asyncio.Lock | None = None
         self._calls = ThreadPoolExecutor(_CALLS_MAX, thread_name_prefix="forebay-producer-calls")

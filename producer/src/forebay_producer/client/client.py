@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from forebay_producer.admission.admission import Admission
 from forebay_producer.client.control_client import ControlAnswer, target_of
-from forebay_producer.client.core import SYSTEM_CLOCK, Core
+from forebay_producer.client.core import SYSTEM_CLOCK, Core, settings_of
 from forebay_producer.client.follow import follow, id_of, no_outcome
 from forebay_producer.client.handle import CONTROL_WAIT_SECONDS, Handle
 from forebay_producer.client.metrics import ProducerMetrics
@@ -51,15 +51,8 @@ class Producer:
         admission: Admission | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._core = Core(
-            settings=settings,
-            bootstrap_servers=bootstrap_servers,
-            pool=pool,
-            kafka_properties=kafka_properties,
-            metrics=metrics,
-            admission=admission,
-            clock=clock,
-        )
+        given = settings_of(settings, servers=bootstrap_servers, pool=pool, kafka_properties=kafka_properties)
+        self._core = Core(given, metrics=metrics, admission=admission, clock=clock)
 
     def __enter__(self) -> Self:
         return self

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from forebay_producer.cluster.topic_scan import why_unread
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import DONE, ControlAction, Controlled, decode_controlled
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.errors import ForebayError, KafkaFailedError
+from forebay_schemas.errors import ForebayError
 from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -149,12 +150,8 @@ class ControlAnswers:
                     self._read(consumer)
             finally:
                 consumer.close()
-        except ForebayError as error:
-            failure = error
-        except KafkaException as error:
-            failure = self._explained(error.args[0])
         except Exception as error:  # noqa: BLE001 - nobody may wait for answers that nobody reads
-            failure = KafkaFailedError(f"answers cannot be read: {error}")
+            failure = why_unread(error, explain=self._explained, what="answers")
         self._end(failure, opened)
 
     def _is_idle(self) -> bool:

@@ -46,6 +46,21 @@ SYSTEM_CLOCK: Final = SystemClock()
 _log = structlog.get_logger("forebay.producer")
 
 
+def settings_of(
+    settings: ProducerSettings | None, *, servers: str | None, pool: str | None, kafka_properties: Path | None
+) -> ProducerSettings:
+    """The settings that a client was given, as a whole or as single arguments. Raises ``UsageError``."""
+    flags = {"bootstrap_servers": servers, "pool": pool, "kafka_properties": kafka_properties}
+    if settings is None:
+        try:
+            return load_settings(ProducerSettings, flags=flags, config=None)
+        except UsageError as error:
+            raise as_argument(error) from None
+    if any(value is not None for value in flags.values()):
+        raise UsageError("settings", "came with other arguments", fix="give settings, or the single arguments")
+    return settings
+
+
 class _Route:
     """Where results of this client's requests go: a partition of results, once a front has one."""
 
@@ -60,20 +75,13 @@ class Core:
 
     def __init__(
         self,
+        settings: ProducerSettings,
         *,
-        settings: ProducerSettings | None,
-        bootstrap_servers: str | None,
-        pool: str | None,
-        kafka_properties: Path | None,
         metrics: ProducerMetrics | None,
         admission: Admission | None,
         clock: Clock,
     ) -> None:
-        flags = {"bootstrap_servers": bootstrap_servers, "pool": pool, "kafka_properties": kafka_properties}
-        if settings is not None and any(value is not None for value in flags.values()):
-            raise UsageError("settings", "came with other arguments", fix="give settings, or the single arguments")
         try:
-            settings = settings or load_settings(ProducerSettings, flags=flags, config=None)
             self.connection: Final = settings.connection()
             self.pool: Final = settings.pool_topics()
             self._times = settings.tier_times()

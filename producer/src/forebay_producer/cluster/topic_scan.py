@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from forebay_schemas.clock import Clock
-from forebay_schemas.errors import BrokerUnreachableError
+from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import is_unreachable
 
@@ -70,6 +70,15 @@ class TopicScan:
         if not is_unreachable(error, known=True) and not _passes(error):
             self._on_error(error, message.topic())
         return False
+
+
+def why_unread(error: Exception, *, explain: Callable[[KafkaError], ForebayError], what: str) -> ForebayError:
+    """The error for callers that wait for what a reader's thread can no longer read."""
+    if isinstance(error, ForebayError):
+        return error
+    if isinstance(error, KafkaException):
+        return explain(error.args[0])
+    return KafkaFailedError(f"{what} cannot be read: {error}")
 
 
 def _passes(error: KafkaError) -> bool:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
+from forebay_producer.cluster.topic_scan import why_unread
 from forebay_schemas.contract.pieces import Piece, PieceError, decode_piece
 from forebay_schemas.contract.topics import Pool
-from forebay_schemas.errors import ForebayError, KafkaFailedError, TopicMissingError
+from forebay_schemas.errors import ForebayError, TopicMissingError
 from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
@@ -100,12 +101,8 @@ class StreamWatch:
                     self._read(consumer)
             finally:
                 consumer.close()
-        except ForebayError as error:
-            failure = error
-        except KafkaException as error:
-            failure = self._explained(error.args[0])
         except Exception as error:  # noqa: BLE001 - nobody may wait for pieces that nobody reads
-            failure = KafkaFailedError(f"streams cannot be read: {error}")
+            failure = why_unread(error, explain=self._explained, what="streams")
         with self._lock:
             self._thread = None
             self._trouble = failure
