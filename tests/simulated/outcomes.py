@@ -16,13 +16,16 @@ from simulated.ports import ManualClock, MemoryProducer, MemoryRecord, plain
 from simulated.works import POOL
 
 GONE = KafkaError(KafkaError._MSG_TIMED_OUT)
+NO_PARTITION = KafkaError(KafkaError._UNKNOWN_PARTITION)
 FAILED = Failure(reason=Reason.BACKEND_ERROR, error="HTTP 500: no")
 
 
 class Outcomes:
     """A reporter over a producer in memory."""
 
-    def __init__(self, *, clock: ManualClock | None = None, tracing: Tracing = NO_TRACING) -> None:
+    def __init__(
+        self, *, clock: ManualClock | None = None, tracing: Tracing = NO_TRACING, answers_rejected: bool = False
+    ) -> None:
         self.clock = clock or ManualClock()
         self.producer = MemoryProducer()
         self.stats = Stats()
@@ -34,6 +37,7 @@ class Outcomes:
             stats=self.stats,
             tracing=tracing,
             explain=plain,
+            answers_rejected=answers_rejected,
         )
 
     def poll(self, seconds: float = 0.0) -> None:

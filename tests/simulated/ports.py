@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException
 
 from forebay_schemas.contract.coordination import Notice
+from forebay_worker.outcome.producer import BY_KEY
 
 Key = tuple[str, int]
 
@@ -136,11 +137,18 @@ class MemoryProducer:
         topic: str,
         value: bytes | None,
         key: bytes | None,
+        partition: int = BY_KEY,
         *,
         headers: Any,
         on_delivery: Callable[[KafkaError | None, Any], None],
     ) -> None:
-        record = MemoryRecord(topic_name=topic, key_bytes=key, value_bytes=value, header_list=headers)
+        record = MemoryRecord(
+            topic_name=topic,
+            partition_number=0 if partition == BY_KEY else partition,
+            key_bytes=key,
+            value_bytes=value,
+            header_list=headers,
+        )
         if (error := self.refuse(record)) is not None:
             raise KafkaException(error)
         if self.queue_free <= 0:

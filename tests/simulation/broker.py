@@ -147,10 +147,16 @@ class Broker:
         return self.random.randrange(len(logs)) if key is None else crc32(key) % len(logs)
 
     def append(
-        self, topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]] | None
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] | None,
+        partition: int | None = None,
     ) -> LogRecord:
         """Writes a record; offsets before and behind it may be taken by what no consumer sees."""
-        partition = self.partition_for(topic, key)
+        if partition is None:
+            partition = self.partition_for(topic, key)
         log = self.topics[topic][partition]
         random = self.random
         if self._gap_rate and random.random() < self._gap_rate:

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from forebay_worker.outcome.producer import BY_KEY
 from simulation.broker import Broker, Connection, LogRecord
 from simulation.scheduler import Process
 
@@ -29,7 +30,14 @@ class SimulatedProducer:
         self._unreported = 0
 
     def produce(
-        self, topic: str, value: bytes | None, key: bytes | None, *, headers: Any, on_delivery: Delivered
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int = BY_KEY,
+        *,
+        headers: Any,
+        on_delivery: Delivered,
     ) -> None:
         self._scheduler.require(self._process.alive, "a dead process produces")
         rates, random = self._broker.rates, self._broker.random
@@ -38,7 +46,9 @@ class SimulatedProducer:
         self._broker.oracle.produced(self._process.name, topic, value, headers)
         if rates.produce_queue_full and random.random() < rates.produce_queue_full:
             raise BufferError("Local: Queue full")
-        record = LogRecord(topic, 0, 0, key, value, headers, 0)
+        if partition >= len(self._broker.topics[topic]):
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
+        record = LogRecord(topic, partition, 0, key, value, headers, 0)
         produced_at = self._scheduler.now
 
         def report(error: KafkaError | None, record: LogRecord) -> None:
@@ -78,7 +88,9 @@ class SimulatedProducer:
         elif rates.produce_failed and random.random() < rates.produce_failed:
             error = KafkaError(KafkaError._MSG_TIMED_OUT)
         else:
-            written = self._broker.append(topic, record.key_bytes, record.value_bytes, record.header_list)
+            partition = None if record.partition_number == BY_KEY else record.partition_number
+            written = self._broker.append(topic, record.key_bytes, record.value_bytes, record.header_list, partition)
+            record.partition_number = written.partition_number
             record.timestamp_ms = written.timestamp_ms
             error = None
             if rates.produce_failed_but_written and random.random() < rates.produce_failed_but_written:

@@ -130,6 +130,11 @@ class WorkerSettings(CommonSettings):
         default=[408, 425, 429, 500, 502, 503, 504, 529],
         description='HTTP statuses and classes after which the same request may succeed later, as JSON: [429, "5xx"]',
     )
+    answer_rejected: bool = Field(
+        default=False,
+        description="Whether 400, 413, 415, 422 and a 404 that names a model are an answer, and no dead letter, even "
+        "if nobody waits for the outcome in a partition of its own",
+    )
     drain_seconds: float = Field(
         default=30.0, ge=0, description="How long running requests may finish after SIGTERM; then they are given back"
     )

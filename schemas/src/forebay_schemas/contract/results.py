@@ -127,6 +127,16 @@ def encode_result(result: Result) -> bytes:
         raise ResultError(f"body: cannot be written as JSON: {problem}") from None
 
 
+def with_reply(value: bytes, reply: msgspec.Raw, *, bytes_max: int) -> bytes:
+    """A result's value with another ``reply``; as it is if it cannot be read, or would have more than ``bytes_max``."""
+    try:
+        result = _unread_decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return value
+    changed = _encoder.encode(msgspec.structs.replace(result, reply=reply))
+    return changed if len(changed) <= bytes_max else value
+
+
 def _fits(error_body: Any) -> bool:
     try:
         return len(_encoder.encode(error_body)) <= ERROR_BODY_BYTES_MAX

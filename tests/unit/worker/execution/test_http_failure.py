@@ -156,3 +156,41 @@ DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 )
 def test_both_forms_of_retry_after_are_read(retry_after: str | None, date: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(retry_after, date) == seconds
+
+
+# What the result says of it.
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        (b' {"error": {"code": "c", "param": "p"}}\r\n', b'{"error": {"code": "c", "param": "p"}}'),
+        (b"\xef\xbb\xbf[1]", b"[1]"),
+        (b"<html>no</html>", b'"<html>no</html>"'),
+        (b'{"error": 1e999', b'"{\\"error\\": 1e999"'),
+        (b"\xff\x00 no", '"\ufffd\\u0000 no"'.encode()),
+        (b" \n", None),
+        (b"", None),
+        (b"x" * 100_000, None),
+    ],
+)
+def test_an_error_s_body_is_kept_as_json(body: bytes, kept: bytes | None) -> None:
+    error_body = refused(400, body).error_body
+    assert (None if error_body is None else bytes(error_body)) == kept
+
+
+@pytest.mark.parametrize(("status", "given"), [(400, 400), (424, 424), (520, 520), (500, 500), (302, 302)])
+def test_the_status_that_is_told_is_the_one_that_was_given(status: int, given: int) -> None:
+    assert refused(status).given_status == given
+
+
+def test_an_error_in_a_200_is_told_with_the_status_that_it_names() -> None:
+    body = b'{"error": {"message": "too long", "code": 400, "param": "messages"}}'
+    verdict = judge(shape=Shape.CHAT, status=200, content_type="application/json", body=body, limits=ANSWER_LIMITS)
+    assert isinstance(verdict, Failed)
+    failure = failure_of(
+        verdict, status=200, location=None, retry_after_seconds=None, retry_statuses=RetryStatuses(BY_DEFAULT)
+    )
+    assert failure.given_status == 400
+    assert failure.error_body is not None
+    assert bytes(failure.error_body) == body

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 import msgspec
 
+from forebay_schemas.contract.results import ERROR_BODY_BYTES_MAX
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.errors import failure_of, is_give_up, is_rpc_error, lacking, reported_error
 from forebay_worker.answers.verdict import (
@@ -93,8 +95,13 @@ def judge_json(body: bytes, shape: Shape) -> Verdict | None:
             body.decode()  # the decoder skips what it does not need, and whoever reads the result would stumble
         if b"\\ud" in body or b"\\uD" in body:
             body = _with_whole_characters(body)
-        verdict = _look(body, shape)
-        return judge_value(loads(body), shape, body=body) if verdict is None else verdict
+        completed_at_sight = _look(body, shape)
+        if completed_at_sight is not None:
+            return completed_at_sight
+        verdict = judge_value(loads(body), shape, body=body)
+        if isinstance(verdict, Failed) and verdict.status is not None and len(body) <= ERROR_BODY_BYTES_MAX:
+            return replace(verdict, body=body)
+        return verdict
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
 

@@ -326,7 +326,8 @@ def _refusal(status: int, body: bytes) -> Failed:
     words = body.decode(errors="replace").strip()
     message = bounded(f"HTTP {status}: {words}" if words else f"HTTP {status}")
     status = effective_status(status)
-    return Failed(reason=reason_of_status(status), message=message, status=status)
+    whole = body if len(body) < _ERROR_BYTES_MAX else None
+    return Failed(reason=reason_of_status(status), message=message, status=status, body=whole)
 
 
 def _values(event: Event) -> list[tuple[Any, bytes]]:

@@ -54,13 +54,14 @@ class Failed:
 
     ``status``: the HTTP status to treat it as: the response's own, or the one that the error in a 2xx names; None when
     nothing names one. ``gave_up``: the backend stopped in the midst of an answer, or said that it gave the request up:
-    as a connection that broke off.
+    as a connection that broke off. ``body``: the whole body of an answer that is an error; None where it is not known.
     """
 
     reason: Reason
     message: str
     status: int | None = None
     gave_up: bool = False
+    body: bytes | None = None
 
 
 Verdict = Completed | Failed

@@ -9,6 +9,7 @@ from typing import Final
 
 from forebay_schemas.contract.envelope import payload_hints
 from forebay_schemas.contract.reasons import Reason
+from forebay_worker.request.replies import names_model
 from forebay_worker.request.work import Failure, Retry, Work
 
 HINTS_BYTES_MAX: Final = 64 * 1024
@@ -79,8 +80,7 @@ def blame_of(failure: Failure, *, retries_by_hand: bool = False) -> Blame:
     if status in _CREDENTIALS or 300 <= status < 400:
         return Blame.SHARED
     if status == HTTPStatus.NOT_FOUND:
-        # A server that knows the path and not the model says so; one that knows not even the path has no such word.
-        return Blame.REQUEST if "model" in failure.error.lower() else Blame.SHARED
+        return Blame.REQUEST if names_model(failure) else Blame.SHARED
     if 500 <= status < 600:
         return Blame.REQUEST if retries_by_hand and failure.retry is Retry.FORBIDDEN else Blame.SHARED
     return Blame.REQUEST

@@ -10,12 +10,11 @@ from collections.abc import Callable
 import structlog
 
 from forebay_schemas.clock import Clock
-from forebay_worker.dispatch.arrivals import comes_again
 from forebay_worker.dispatch.breaker import Breaker, BreakerState
 from forebay_worker.dispatch.deadlines import Deadlines
 from forebay_worker.dispatch.slots import Slots
 from forebay_worker.dispatch.suspects import NamedStarts, Suspects
-from forebay_worker.request.work import Failure, Work
+from forebay_worker.request.work import Failure, Work, comes_again
 from forebay_worker.telemetry.tracing import Tracing
 
 log = structlog.get_logger("forebay.dispatch")

@@ -123,7 +123,7 @@ class Charging:
         if plan.next is Next.RETRY:
             self._reporter.retry(work, failure, delay_seconds=plan.delay_seconds)
         elif plan.next is Next.EXPIRE:
-            self._reporter.expired(work, Reason.RETRY_TOO_LATE, cause=failure.error, service_seconds=service_seconds)
+            self._reporter.expired(work, Reason.RETRY_TOO_LATE, failure=failure, service_seconds=service_seconds)
         else:
             self._reporter.failed(work, failure, service_seconds=service_seconds)
 

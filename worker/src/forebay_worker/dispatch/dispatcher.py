@@ -15,7 +15,7 @@ from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_worker.bounds import BOUNDS, Bounds
-from forebay_worker.dispatch.arrivals import Arrivals, comes_again
+from forebay_worker.dispatch.arrivals import Arrivals
 from forebay_worker.dispatch.blame import Blame
 from forebay_worker.dispatch.breaker import BreakerState
 from forebay_worker.dispatch.careful_starts import CarefulStarts
@@ -38,7 +38,7 @@ from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.controls import Controls
 from forebay_worker.request.memory import cost_bytes
-from forebay_worker.request.work import Answer, Failure, Work
+from forebay_worker.request.work import Answer, Failure, Work, comes_again
 from forebay_worker.signals.gpu_watch import GpuWatch
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.telemetry.stats import Stats
@@ -110,6 +110,7 @@ class Dispatcher:
         self._tracing = tracing
         self.lookahead = Lookahead(
             lanes=lanes,
+            copies=reporter.copies,
             lane_bytes_max=buffer_bytes_max // len(TIERS),
             tier_times=tier_times,
             now=clock.monotonic(),
@@ -119,7 +120,14 @@ class Dispatcher:
         self._desk = ControlDesk(
             controls=self.controls, lanes=lanes, suspects=self.suspects, reporter=reporter, clock=clock
         )
-        self._arrivals = Arrivals(desk=self._desk, reporter=reporter, gate=gate, predictor=predictor)
+        self._arrivals = Arrivals(
+            lanes=lanes,
+            desk=self._desk,
+            reporter=reporter,
+            gate=gate,
+            predictor=predictor,
+            estimates=self.shedder.estimates,
+        )
         self._deadlines = Deadlines(
             lanes=lanes,
             suspects=self.suspects,
@@ -167,19 +175,7 @@ class Dispatcher:
         """Takes over a batch of one intake, all of one credit."""
         self.controls.take_received()  # before what an intake hands on for one of them
         now, now_ms = self._clock.monotonic(), self._clock.wall_ms()
-        for work in batch:
-            if not work.assignment.claims.is_open:
-                continue  # the partition was given up on the way here: its new owner sees to the request
-            if comes_again(work):
-                continue
-            end = self._arrivals.ending(work, now, now_ms)
-            if end is None:
-                self._arrivals.predict(work, now)
-                self.shedder.estimates.arrived(work, now)
-                self.lanes.push(work, now)
-            elif work.assignment.claims.claim(work.offset):
-                # Claimed, so that a hand-over while the outcome is on its way names it.
-                end()
+        self._arrivals.admit(batch, now, now_ms)
         assignment = batch[0].assignment
         assignment.credit.received(len(batch), cost_bytes(batch))
         self._stats.received[assignment.tier] += len(batch)
@@ -357,12 +353,14 @@ class Dispatcher:
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_SECONDS
             self._deadlines.sweep(now, self._clock.wall_ms(), in_flight=len(self.running))
+            self._arrivals.admit(self._reporter.copies.orphans(), now, self._clock.wall_ms())
             self.lookahead.allow_all()
             self._stats.fold()
         self._apply_controls(now)
         self._charging.carry_out(self.failures.step(now, waiting=bool(self.lanes), running=bool(self.running)))
         if now >= self._pace_at:
             self._pace_at = now + PACING_SECONDS
+            self._reporter.copies.purge()
             serves = self.breaker.state is BreakerState.CLOSED
             self._deadlines.shed(now, self._clock.wall_ms(), serves=serves)
             engine, gpu = self._read_signals(now)

@@ -10,6 +10,7 @@ from forebay_schemas.contract.tiers import TIERS, Tier, TierTimes
 from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.partition.credit import Credit
+from forebay_worker.request.copies import Copies
 from forebay_worker.request.memory import RECORD_OVERHEAD_BYTES
 
 RATE_WINDOW_SECONDS = 1.0
@@ -19,12 +20,15 @@ that a lane counts as overfull its intake pauses and throws away what it has fet
 
 
 class Lookahead:
-    """Allows each tier what could start before the tier's usual deadline, within its bytes; a few hundred at least."""
+    """Allows each tier what could start before the tier's usual deadline, within its bytes; a few hundred at least.
+
+    Copies of requests that are here count as bytes alone: they wait for no start."""
 
     def __init__(
         self,
         *,
         lanes: Lanes,
+        copies: Copies,
         lane_bytes_max: int,
         tier_times: TierTimes,
         now: float,
@@ -42,6 +46,7 @@ class Lookahead:
         self.rate_per_second = 0.0
         """Requests that the backend got done lately."""
         self._lanes = lanes
+        self._copies = copies
         self._lane_bytes_max = lane_bytes_max
         self._tier_times = tier_times
         self._since = now
@@ -74,13 +79,14 @@ class Lookahead:
         bounds = self._bounds
         most = min(bytes_max // mean_bytes, bounds.lookahead_records_max)
         capacity = max(bounds.lookahead_records_min, min(wanted, most))
-        room = capacity - len(lane) if lane.size_bytes < bytes_max else 0
+        size_bytes = lane.size_bytes + self._copies.size_bytes[tier]
+        room = capacity - len(lane) if size_bytes < bytes_max else 0
         self.credits[tier].allow(
-            max(0, room), max(0, bytes_max - lane.size_bytes), capacity_records=capacity, capacity_bytes=bytes_max
+            max(0, room), max(0, bytes_max - size_bytes), capacity_records=capacity, capacity_bytes=bytes_max
         )
         self.retry_credits[tier].allow(
             max(0, min(bounds.retry_room_records, 2 * capacity - len(lane))),
-            max(0, 2 * bytes_max - lane.size_bytes),
+            max(0, 2 * bytes_max - size_bytes),
             capacity_records=bounds.retry_room_records,
             capacity_bytes=bytes_max,
         )

@@ -226,9 +226,8 @@ class HttpBackend:
             encoding = response.headers.get("content-encoding", "").lower()
             if isinstance(verdict, Failed) and encoding not in _ENCODINGS:
                 # It came as it was packed, and reads like rubbish.
-                verdict = replace(
-                    verdict, message=with_words(f"content-encoding: {encoding}", verdict.message.encode())
-                )
+                words = with_words(f"content-encoding: {encoding}", verdict.message.encode())
+                verdict = replace(verdict, message=words, body=None)
             headers_given = response.headers
             return _Reply(
                 status=response.status,

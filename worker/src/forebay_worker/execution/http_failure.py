@@ -7,6 +7,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from yarl import URL
 
 from forebay_worker.answers.verdict import Failed
@@ -19,6 +20,7 @@ _RETRY_AFTER_SECONDS_MAX: Final = 86_400.0
 _SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 # 529 is what some providers answer for "overloaded".
 _OVERLOAD: Final = frozenset({429, 503, 529})
+_BOM: Final = b"\xef\xbb\xbf"
 
 
 def failure_of(
@@ -46,7 +48,21 @@ def failure_of(
         # Only an error status can be listed: for any other the reason decides.
         retry=Retry.BY_REASON if said is None or said < 400 else retry_statuses.retry_for(said, status),
         retry_after_seconds=retry_after_seconds,
+        given_status=status if status >= HTTPStatus.BAD_REQUEST else said,
+        error_body=None if failed.body is None else error_body_of(failed.body),
     )
+
+
+def error_body_of(body: bytes) -> msgspec.Raw | None:
+    """An error's body for the result: its JSON as it came, any other text as a JSON string; None for an empty one."""
+    body = body.removeprefix(_BOM).strip()
+    if not body:
+        return None
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode(body.decode(errors="replace")))
+    return msgspec.Raw(body)
 
 
 def _scope_of(failed: Failed) -> FailureScope:

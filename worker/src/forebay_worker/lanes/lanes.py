@@ -108,6 +108,10 @@ class Lane:
                 return self._leave(queue.pop())
         raise IndexError("pop from an empty lane")
 
+    def holds(self, work: Work) -> bool:
+        """Whether it waits here."""
+        return id(work) in self._numbers
+
     def remove(self, work: Work) -> None:
         """Takes out a request from any place. Raises KeyError if it does not wait here."""
         self._take_out(self._numbers[id(work)])
@@ -282,6 +286,10 @@ class Lanes:
     def remove(self, work: Work) -> None:
         """Takes out a request from any place. Raises KeyError if it does not wait."""
         self._lanes[work.assignment.tier].remove(work)
+
+    def holds(self, work: Work) -> bool:
+        """Whether it waits."""
+        return self._lanes[work.assignment.tier].holds(work)
 
     def waiting(self) -> Iterable[Work]:
         """All waiting requests, unordered. The lanes must not change during the iteration."""

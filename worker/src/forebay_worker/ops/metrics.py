@@ -43,6 +43,7 @@ _LOOP_OWNED: Final = (
     counter("forebay_started_total", "Executions started", "tier"),
     counter("forebay_retries_total", "Failed executions that are retried", "tier"),
     counter("forebay_duplicates_total", "Records skipped because their request has its outcome already", "tier"),
+    counter("forebay_copies_total", "Records finished with another of their request that waited or ran here", "tier"),
     counter("forebay_outcomes_total", "Requests that ended", "tier", "status", "reason"),
     counter("forebay_controls_total", "Answers to cancels and expedites", "action", "outcome"),
     counter(
@@ -322,6 +323,7 @@ def _add_counts(add: _Add, stats: Stats) -> None:
         "forebay_received_total": stats.received,
         "forebay_retries_total": stats.retries,
         "forebay_duplicates_total": stats.duplicates,
+        "forebay_copies_total": stats.copies,
         "forebay_queue_seconds": stats.queue_seconds,
         "forebay_service_seconds": stats.service_seconds,
         "forebay_end_to_end_seconds": stats.end_to_end_seconds,

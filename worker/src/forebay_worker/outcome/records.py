@@ -41,13 +41,14 @@ _OURS = frozenset(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutRecord:
     """A record to be produced; key, value and headers as bytes. ``result``: the result to be written once a dead letter
-    is delivered."""
+    is delivered. ``partition``: None for the one of its key."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: list[Header]
     result: bytes | None = None
+    partition: int | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -24,6 +24,8 @@ from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.outcome.producer import KafkaProducer
 from forebay_worker.outcome.records import OutRecord, dead_letter, expedited_record, retry_record, without_content
 from forebay_worker.outcome.reported import ReportedOutcomes
+from forebay_worker.request.copies import Copies
+from forebay_worker.request.replies import awaited_partition, is_answer, reply_of
 from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.telemetry.stats import Stats
 from forebay_worker.telemetry.tracing import NO_TRACING, Tracing
@@ -49,12 +51,15 @@ class Reporter:
         explain: Callable[[KafkaError, str], str],
         tracing: Tracing = NO_TRACING,
         bounds: Bounds = BOUNDS,
+        answers_rejected: bool = False,
     ) -> None:
         """``on_acknowledged`` is given a delivery report a few times a second: it tells the brokers' time.
 
-        ``explain`` says in words what is wrong when writing to a topic failed.
+        ``explain`` says in words what is wrong when writing to a topic failed. ``answers_rejected``: what the backend
+        calls wrong is no dead letter, whether or not anybody waits for the outcome.
         """
         self._bounds = bounds
+        self._answers_rejected = answers_rejected
         self._tracing = tracing
         self._pool = pool
         self._high_topic = pool.requests(Tier.HIGH)
@@ -62,6 +67,7 @@ class Reporter:
         self._clock = clock
         self._stats = stats
         self._known = ReportedOutcomes(bounds)
+        self.copies = Copies()
         self._refused_expedites: deque[Work] = deque()
         self.announcer = Announcer(
             producer=producer,
@@ -77,6 +83,7 @@ class Reporter:
             stats=stats,
             tracing=tracing,
             known=self._known,
+            copies=self.copies,
             endings=self,
             on_acknowledged=on_acknowledged,
             explain=explain,
@@ -106,6 +113,8 @@ class Reporter:
             body=answer.body,
             first_token_seconds=answer.first_token_seconds,
             usage_added=answer.usage_added or None,
+            tenant=work.request.tenant,
+            reply=None if (reply := reply_of(work)) is None else reply.echo,
         )
         try:
             value = encode_result(result)
@@ -137,12 +146,12 @@ class Reporter:
         self._end(work, Reason.SHED_OVERLOAD, error, None, dead=False, predicted_seconds=predicted_seconds)
 
     def expired(
-        self, work: Work, reason: Reason, *, cause: str | None = None, service_seconds: float | None = None
+        self, work: Work, reason: Reason, *, failure: Failure | None = None, service_seconds: float | None = None
     ) -> None:
-        """The deadline passed, before or during the execution, or will before a retry."""
+        """The deadline passed, before or during the execution, or will before the retry that follows a ``failure``."""
         late_seconds = (self._clock.wall_ms() - work.deadline_ms) / 1000
-        error = cause if cause is not None else f"the deadline passed {late_seconds:.3f} s ago"
-        self._end(work, reason, error, service_seconds, dead=False)
+        error = failure.error if failure is not None else f"the deadline passed {late_seconds:.3f} s ago"
+        self._end(work, reason, error, service_seconds, dead=False, failure=failure)
 
     def retry(self, work: Work, failure: Failure, *, delay_seconds: int) -> None:
         """The execution failed and is tried again after a delay, by whoever reads the retry topic then."""
@@ -198,10 +207,13 @@ class Reporter:
         self._tracing.passed_on(work, "duplicate")
         self._tracing.delivered(work, self._clock.monotonic())
         work.assignment.done.append(work.offset)
+        self.delivery.end_copies(work)
 
     def failed(self, work: Work, failure: Failure, *, service_seconds: float | None) -> None:
-        """The execution failed and nothing more is tried."""
-        self._end(work, failure.reason, failure.error, service_seconds, dead=True)
+        """The execution failed and nothing more is tried. It is a dead letter, unless the failure is an answer that
+        somebody waits for."""
+        is_answered = is_answer(failure) and (self._answers_rejected or awaited_partition(work) is not None)
+        self._end(work, failure.reason, failure.error, service_seconds, dead=not is_answered, failure=failure)
 
     def rejected(self, work: Work, reason: Reason, error: str) -> None:
         """The record cannot be run at all; it is kept as a dead letter."""
@@ -225,6 +237,7 @@ class Reporter:
     def expedite_refused(self, work: Work) -> None:
         """As `Endings.expedite_refused`."""
         self.answer_control(ControlAction.EXPEDITE, work.request_id or "", ControlOutcome.REFUSED)
+        work.awaiting = 0
         self._refused_expedites.append(work)
 
     def take_refused_expedites(self) -> list[Work]:
@@ -246,6 +259,7 @@ class Reporter:
         *,
         dead: bool,
         predicted_seconds: float | None = None,
+        failure: Failure | None = None,
     ) -> None:
         self._stats.ended(work, reason, service_seconds)
         work.outcome = reason
@@ -260,6 +274,8 @@ class Reporter:
                 service_seconds=service_seconds,
                 error=error[:ERROR_CHARS_MAX],
                 predicted_seconds=None if predicted_seconds is None else round(predicted_seconds, 3),
+                http_status=None if failure is None else failure.given_status,
+                error_body=None if failure is None else failure.error_body,
             )
             value = encode_result(result)
         if dead:
@@ -282,6 +298,7 @@ class Reporter:
     def _result(self, work: Work, reason: Reason, *, service_seconds: float | None, **more: Any) -> Result:
         now_ms = self._clock.wall_ms()
         waited_ms = now_ms - work.first_enqueued_at - int((service_seconds or 0) * 1000)
+        reply = reply_of(work)
         return Result(
             request_id=work.request_id or "",
             status=reason.status,
@@ -293,5 +310,7 @@ class Reporter:
             queue_seconds=max(0, waited_ms) / 1000,
             service_seconds=None if service_seconds is None else round(service_seconds, 6),
             finished_at=now_ms,
+            tenant=None if work.request is None else work.request.tenant,
+            reply=None if reply is None else reply.echo,
             **more,
         )

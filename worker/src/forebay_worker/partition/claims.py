@@ -65,6 +65,10 @@ class Claims:
         with self._lock:
             self._running.discard(offset)
 
+    def is_claimed(self, offset: int) -> bool:
+        """Whether it is being executed, or its outcome is on its way."""
+        return offset in self._running
+
     def running(self) -> tuple[int, ...]:
         """The offsets being executed, ascending."""
         with self._lock:

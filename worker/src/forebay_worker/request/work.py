@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -157,6 +158,12 @@ class Work(msgspec.Struct, gc=False):
         return self.problem.request_id if self.problem is not None else None
 
 
+def comes_again(work: Work) -> bool:
+    """Whether it is read once more, since its topic was made anew at about the time when it was written."""
+    void_from_ms = work.assignment.void_from_ms
+    return void_from_ms < math.inf and bool(work.record.timestamp()[1] >= void_from_ms)
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """What the backend gave: ``body`` is JSON, as bytes in ``msgspec.Raw`` or as objects.
 
@@ -201,8 +208,9 @@ class Retry(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an execution failed. ``error`` is for people. ``http_status``: the answer's, if there was one.
-    ``retry_after_seconds``: the wait that the backend asked for."""
+    """Why an execution failed. ``error`` is for people. ``http_status``: the one that the answer counts as, if there
+    was one. ``retry_after_seconds``: the wait that the backend asked for. ``given_status``, ``error_body``: the own
+    status and body (JSON) of an answer that is an error; None where there is none."""
 
     reason: Reason
     error: str
@@ -210,6 +218,8 @@ class Failure:
     retry: Retry = Retry.BY_REASON
     http_status: int | None = None
     retry_after_seconds: float | None = None
+    given_status: int | None = None
+    error_body: msgspec.Raw | None = None
 
     @property
     def of_backend(self) -> bool:

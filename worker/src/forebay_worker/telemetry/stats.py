@@ -60,6 +60,7 @@ class Stats:
     received: dict[Tier, int] = field(default_factory=_per_tier)
     retries: dict[Tier, int] = field(default_factory=_per_tier)
     duplicates: dict[Tier, int] = field(default_factory=_per_tier)
+    copies: dict[Tier, int] = field(default_factory=_per_tier)
     outcomes: defaultdict[tuple[Tier, Reason], int] = field(default_factory=lambda: defaultdict(int))
     controls: dict[tuple[ControlAction, ControlOutcome], int] = field(default_factory=_controls)
     queue_seconds: dict[Tier, Histogram] = field(default_factory=_histograms)

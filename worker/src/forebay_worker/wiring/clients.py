@@ -14,6 +14,9 @@ from forebay_worker.streaming.outlet import StreamProducer
 from forebay_worker.wiring.world import ClientConfig, FlushedProducer, World
 
 FETCH_BYTES = 64 * 1024
+NEW_PARTITIONS_MS = 1_000
+"""How often the client looks for new partitions of the topics that it writes to."""
+
 LOOK_KILOBYTES = 16 * 1024
 """Prefetch of whoever looks through the results."""
 
@@ -28,14 +31,14 @@ class Clients:
 
     def producer(self) -> FlushedProducer:
         """For outcomes and notices."""
-        return self._world.make_producer(
-            producer_config(
-                self._world.connection,
-                client_id=self._worker_id,
-                record_bytes_max=UNPACKED_BYTES_MAX,
-                compression=READ_BY_ALL,
-            )
+        config: ClientConfig = producer_config(
+            self._world.connection,
+            client_id=self._worker_id,
+            record_bytes_max=UNPACKED_BYTES_MAX,
+            compression=READ_BY_ALL,
         )
+        # A result that is awaited in a new partition waits until the client knows of it; by default five minutes.
+        return self._world.make_producer({"topic.metadata.refresh.interval.ms": NEW_PARTITIONS_MS} | config)
 
     def stream_producer(self) -> StreamProducer:
         """For pieces of streamed answers: what cannot be sent soon is dropped, and its queue is small."""

@@ -113,6 +113,7 @@ def build(settings: WorkerSettings, world: World) -> Parts:
         explain=cluster.explain_writing,
         tracing=tracing,
         bounds=world.bounds,
+        answers_rejected=settings.answer_rejected,
     )
     dispatcher = Dispatcher(
         clock=clock,
