@@ -145,6 +145,7 @@ def _refusal(
         reason=reason,
         error="no",
         http_status=status,
+        given_status=status,
         scope=scope,
         retry_after_seconds=retry_after_seconds,
     )

@@ -6,8 +6,6 @@ Each bug replaces methods or names of the worker while a history runs. A check t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from forebay_schemas.contract.coordination import NoticeKind
@@ -36,34 +34,11 @@ from forebay_worker.partition.assignment import Assignment, Verdict
 from forebay_worker.partition.claims import SUSPECT_CRASHES
 from forebay_worker.partition.offsets import PartitionOffsets
 from forebay_worker.partition.quiet import Quiet
+from simulation import copy_bugs  # noqa: F401 - adds its own
+from simulation.bug import BUGS, bug, bug_named
 from simulation.process import Patch
 
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """``meaning``: what the code does wrong."""
-
-    name: str
-    meaning: str
-    patches: Callable[[], list[Patch]]
-
-
-BUGS: list[Bug] = []
-
-
-def bug_named(name: str) -> Bug:
-    """The bug of that name."""
-    return next(bug for bug in BUGS if bug.name == name)
-
-
-def bug(name: str, meaning: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
-    """Adds a function's patches to `BUGS`."""
-
-    def add(patches: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
-        BUGS.append(Bug(name, meaning, patches))
-        return patches
-
-    return add
+__all__ = ["BUGS", "bug_named"]
 
 
 @bug("commit-past-unfinished", "the commit follows the highest finished offset, as if those below were gaps")
@@ -355,7 +330,7 @@ def _barrier_waits_for_nothing() -> list[Patch]:
 
 @bug("last-commit-ignored", "the new owner does not heed a last commit that the broker refused")
 def _last_commit_ignored() -> list[Patch]:
-    return [(Assignment, "_heed_commit", lambda *_args: None)]
+    return [(Assignment, "_apply_commit", lambda *_args: None)]
 
 
 @bug("last-commit-never-said", "a last commit that the broker refuses is not said to the next owner")

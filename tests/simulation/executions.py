@@ -31,10 +31,12 @@ time."""
 
 @dataclass(slots=True)
 class Accepted:
-    """The submissions under one id; each has a deadline of its own, by its enqueue time."""
+    """The submissions under one id; each has a deadline of its own, by its enqueue time. ``awaited_in``: partitions of
+    the results topic; None for the one of the key."""
 
     deadlines_ms: dict[int, int] = field(default_factory=dict)
     submissions: int = 0
+    awaited_in: set[int | None] = field(default_factory=set)
     max_attempts: int | None = None
 
 
@@ -178,6 +180,9 @@ class Executions:
             self._ledger.fail(f"the deadline of {request_id} was changed")
         if now_ms >= work.deadline_ms:
             self._ledger.fail(f"{request_id} was started {now_ms - work.deadline_ms} ms after its deadline")
+        beside = next((each for each in self._executing[worker] if each.request_id == request_id), None)
+        if beside is not None:
+            self._ledger.fail(f"{worker} runs {request_id} at {place}, and runs it at {beside.place} already")
         self._running[worker] += 1
         if self._running[worker] > self._limit:
             self._ledger.fail(f"{worker} runs {self._running[worker]} requests, its limit is {self._limit}")

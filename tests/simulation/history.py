@@ -25,6 +25,7 @@ from simulation.ledger import Ledger, Violation
 from simulation.oracle import Oracle
 from simulation.plan import MEMORY_BYTES_MAX, Plan, draw_plan
 from simulation.process import Cluster, Patch
+from simulation.replies import Replies, ResultPlaces
 from simulation.scheduler import Scheduler
 
 POOL = Pool("sim")
@@ -58,6 +59,7 @@ class History:
         self._random = Random(plan.seed + 1_000_003)
         self._control_random = Random(plan.seed + 3_000_003)
         self._answers_random = Random(plan.seed + 4_000_003)
+        self._replies = Replies(plan)
         self.scheduler = Scheduler()
         self._last_place: Place | None = None
         ledger = Ledger(scheduler=self.scheduler, events_max=None if trace else EVENTS_SHOWN)
@@ -69,7 +71,12 @@ class History:
             limit=plan.limit,
         )
         self.oracle = Oracle(
-            ledger=ledger, executions=executions, pool=POOL, tiers=plan.tiers, attempts_max=plan.max_retries + 1
+            ledger=ledger,
+            executions=executions,
+            pool=POOL,
+            tiers=plan.tiers,
+            attempts_max=plan.max_retries + 1,
+            places=ResultPlaces(ledger, plan),
         )
         self.broker = Broker(
             scheduler=self.scheduler,
@@ -108,8 +115,9 @@ class History:
             broker.create_topic(POOL.requests(tier), plan.partitions)
             broker.groups[POOL.group(tier)] = make_group(broker, POOL.group(tier), [POOL.requests(tier)])
         retries = [POOL.retry(tier, delay) for tier in plan.tiers for delay in RETRY_DELAYS_SECONDS]
-        for topic in (*retries, POOL.results, POOL.dead_letter, POOL.coordination, POOL.control):
+        for topic in (*retries, POOL.dead_letter, POOL.coordination, POOL.control):
             broker.create_topic(topic, 1)
+        broker.create_topic(POOL.results, plan.results_partitions)
         broker.groups[POOL.retry_group] = make_group(broker, POOL.retry_group, retries)
 
     def run(self, patches: list[Patch] | None = None) -> Report:
@@ -219,8 +227,12 @@ class History:
                 fields["max_attempts"] = random.randint(1, 5)
             if random.random() < 0.2:
                 fields["priority"] = random.randint(0, 10)
+            fields |= self._replies.draw()
             value = msgspec.json.encode(fields)
             self.scheduler.at(at, None, self._submit, tier, request_id, value)
+            for later, to, key, copy in self._replies.copies(at, tier, fields):
+                topic, value = POOL.requests(to), msgspec.json.encode(copy)
+                self.scheduler.at(later, None, self.broker.append, topic, key, value, None)
             if random.random() < again:
                 self.scheduler.at(at + random.random() * 20, None, self._submit, tier, request_id, value)
 

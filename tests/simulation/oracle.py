@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from contextlib import suppress
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,6 +25,7 @@ from forebay_schemas.contract.headers import (
     read_history,
 )
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Reason, Status
+from forebay_schemas.contract.reply import read_reply
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import Tier
 from forebay_schemas.contract.topics import Pool
@@ -31,6 +33,7 @@ from forebay_schemas.errors import EnvelopeError
 from simulation.commit_checks import CommitChecks
 from simulation.executions import Accepted, Execution, Executions
 from simulation.ledger import Ledger
+from simulation.replies import ResultPlaces
 from simulation.scheduler import WALL_START_MS
 
 if TYPE_CHECKING:
@@ -57,11 +60,13 @@ class Oracle:
         pool: Pool,
         tiers: list[Tier],
         attempts_max: int,
+        places: ResultPlaces,
     ) -> None:
         self.ledger = ledger
         self.executions = executions
         self._pool = pool
         self._attempts_max = attempts_max
+        self._places = places
         self._codec = JsonCodec()
         self._tier_of = {pool.requests(tier): tier for tier in tiers}
         self._retry_tier = {pool.retry(tier, delay): tier for tier in tiers for delay in (1, 5, 30)}
@@ -73,6 +78,8 @@ class Oracle:
         self._moved_twice: set[str] = set()
         self._moves: defaultdict[str, list[tuple[str, Place, float]]] = defaultdict(list)
         """Attempts to expedite a request: worker, place, time."""
+        self._carried: defaultdict[str, dict[Place, int]] = defaultdict(dict)
+        """Records with which a request goes on, a retry or one in the high tier, and their attempts."""
         self._dead_places: set[Place] = set()
         self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.commits = CommitChecks(ledger=ledger, executions=executions, is_finished=self.is_finished)
@@ -122,6 +129,10 @@ class Oracle:
             return
         accepted = self.accepted.setdefault(request.request_id, Accepted())
         accepted.submissions += 1
+        if accepted.submissions > 1:
+            self.ledger.counts["copies"] += 1
+        reply = read_reply(request.reply)
+        accepted.awaited_in.add(None if reply is None else reply.partition)
         accepted.max_attempts = request.max_attempts
         tier = self._tier_of[record.topic_name]
         first = record.timestamp_ms
@@ -146,6 +157,7 @@ class Oracle:
         if place in self._moved:
             self._moved_twice.add(request_id)
         self._moved.add(place)
+        self._carried[request_id][record.place] = history.attempt
         self._attempts[request_id][history.attempt] += 1
 
     def _may_come_twice(self, request_id: str, place: Place) -> bool:
@@ -184,6 +196,7 @@ class Oracle:
         if history.attempt > (accepted.max_attempts or self._attempts_max):
             self.ledger.fail(f"attempt {history.attempt} of {request_id}: more than allowed")
         self.executions.check_charge(request_id, history.attempt - 1)
+        self._carried[request_id][record.place] = history.attempt
         self._attempts[request_id][history.attempt] += 1
         self.ledger.counts["retries"] += 1
 
@@ -195,6 +208,10 @@ class Oracle:
             self.ledger.fail(f"a result of {request_id}, which nobody submitted")
         if (record.key_bytes or b"").decode() != request_id:
             self.ledger.fail(f"the result of {request_id} has the key {record.key_bytes!r}")
+        if (accepted := self.accepted.get(request_id)) is not None and request_id not in self._undecodable.values():
+            is_explained = self._written_twice[request_id] > 0 or request_id in self._moved_twice
+            now = self.executions.causes.now
+            self._places.check(record, result, accepted, now=now, is_explained=is_explained)
         if result.status is Status.EXPIRED and result.reason not in _EXPIRED_EARLY:
             left_ms = min(self.accepted[request_id].deadlines_ms.values()) - record.timestamp_ms
             if left_ms > 0:
@@ -296,6 +313,12 @@ class Oracle:
             return record.place in self._dead_places
         if any(attempt > record.attempt for attempt, number in self._attempts[request_id].items() if number):
             return True
+        # A copy is superseded by the record with which the first one goes on.
+        is_carried = any(
+            attempt >= record.attempt and place != record.place for place, attempt in self._carried[request_id].items()
+        )
+        if is_carried and self.accepted[request_id].submissions > 1:
+            return True
         # A worker may die between the result and the dead letter, and the next one end the request otherwise.
         results = self.terminals.get(request_id, [])
         if any(not _needs_letter(result) for result in results):
@@ -369,4 +392,7 @@ def _place(text: str) -> Place:
 
 
 def _needs_letter(result: Result) -> bool:
+    is_answer = result.reason == Reason.BACKEND_REJECTED.code and result.http_status == HTTPStatus.BAD_REQUEST
+    if is_answer and result.reply is not None:
+        return False
     return result.status in (Status.FAILED, Status.REJECTED)

@@ -36,6 +36,9 @@ class Plan:
     control_share: float
     fetch_seconds_max: float
     scaled_to_zero_at: float | None
+    results_partitions: int
+    awaited_share: float
+    copied_share: float
     faults: list[tuple[float, str]] = field(default_factory=list)
 
 
@@ -71,6 +74,8 @@ def draw_plan(seed: int) -> Plan:
     if more.random() < 0.12:
         rates.commit_slow, rates.commit_slow_seconds = 0.3, 25.0
         rates.commit_failed = max(rates.commit_failed, 0.3)
+    # In three of ten: what the others stood for before there were any is left as it was.
+    replies = Random(seed + 19_000_003) if seed % 10 in (1, 5, 9) else None
     is_small = random.random() < 0.5
     lookahead = random.choice((2, 4, 8)) if is_small else BOUNDS.lookahead_records_min
     bounds = Bounds(
@@ -115,4 +120,7 @@ def draw_plan(seed: int) -> Plan:
         control_share=Random(seed + 2_000_003).choice((0.0, 0.1, 0.3, 0.8)),
         fetch_seconds_max=Random(seed + 5_000_003).choice((0.0, 0.0, 1.0, 6.0)),
         scaled_to_zero_at=more.uniform(5, fault_seconds) if more.random() < 0.2 else None,
+        results_partitions=1 if replies is None else replies.choice((1, 2, 3)),
+        awaited_share=0.0 if replies is None else replies.choice((0.0, 0.2, 0.8)),
+        copied_share=0.0 if replies is None else replies.choice((0.0, 0.2, 0.6)),
     )

@@ -352,6 +352,8 @@ class Cluster:
                 return f"{name} thinks that it still runs {parts.hand_overs.running_count} requests of others"
             if parts.reporter.delivery.undelivered_records:
                 return f"{name} has {parts.reporter.delivery.undelivered_records} undelivered records"
+            if len(parts.reporter.copies):
+                return f"{name} keeps {len(parts.reporter.copies)} copies"
             if dispatcher.breaker._suspect is not None or dispatcher.failures.suspect_count:
                 return f"{name} keeps a suspect"
             for intake in parts.readers.intakes.values():

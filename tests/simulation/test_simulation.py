@@ -42,6 +42,10 @@ def test_histories_lose_nothing_and_explain_every_repetition(seeds: range) -> No
 
 
 SHOWN_BY = {
+    "copies-finished-at-once": 1,
+    "copies-run-too": 1,
+    "retry-taken-for-a-copy": 4,
+    "results-by-key-alone": 5,
     "commit-past-unfinished": 0,
     "finished-before-delivery": 4,
     "no-seek-back": 0,

@@ -230,6 +230,14 @@ def test_a_more_urgent_copy_of_what_waits_takes_its_place() -> None:
     assert [result.tier for result in stage.results() if result.request_id == "same"] == ["high"]
 
 
+def test_a_more_urgent_copy_does_not_start_attempts_anew() -> None:
+    stage = Stage()
+    retry, copy = same(attempt=2), same(1, partition=1, priority=10)
+    stage.accept(retry)
+    stage.accept(copy)
+    assert stage.take_all() == [retry]
+
+
 # Partitions that go.
 
 

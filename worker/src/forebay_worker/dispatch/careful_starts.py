@@ -14,6 +14,7 @@ from forebay_worker.dispatch.breaker import Breaker, BreakerState
 from forebay_worker.dispatch.deadlines import Deadlines
 from forebay_worker.dispatch.slots import Slots
 from forebay_worker.dispatch.suspects import NamedStarts, Suspects
+from forebay_worker.outcome.reporter import Reporter
 from forebay_worker.request.work import Failure, Work, comes_again
 from forebay_worker.telemetry.tracing import Tracing
 
@@ -21,7 +22,7 @@ log = structlog.get_logger("forebay.dispatch")
 
 
 class CarefulStarts:
-    """Hands out what may start now of `NamedStarts` and `Suspects`."""
+    """Claims what is to start, and hands out what may start now of `NamedStarts` and `Suspects`."""
 
     def __init__(
         self,
@@ -30,6 +31,7 @@ class CarefulStarts:
         named_starts: NamedStarts,
         slots: Slots,
         deadlines: Deadlines,
+        reporter: Reporter,
         breaker: Breaker[tuple[Work, Failure]],
         clock: Clock,
         tracing: Tracing,
@@ -38,9 +40,27 @@ class CarefulStarts:
         self._named_starts = named_starts
         self._slots = slots
         self._deadlines = deadlines
+        self._reporter = reporter
         self._breaker = breaker
         self._clock = clock
         self._tracing = tracing
+
+    def claim(self, work: Work, now: float) -> bool:
+        """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
+        if not work.assignment.claims.claim(work.offset):
+            self._tracing.release(work)
+            return False
+        if comes_again(work):
+            work.assignment.claims.release(work.offset)
+            self._tracing.release(work)
+            return False
+        if work.offset < work.assignment.reread_below and self._reporter.is_known(work, now):
+            self._reporter.skip_duplicate(work)  # it ran meanwhile, as its topic's old name
+            return False
+        now_ms = self._clock.wall_ms()
+        if self._deadlines.expire(work, now_ms):
+            return False
+        return not self._deadlines.drop_doomed(work, now, now_ms, in_flight=len(self._slots.running))
 
     def take(self, now: float, *, is_stopping: bool, is_recovering: Callable[[float], bool]) -> Work | None:
         """A request that waited for a commit before its start, claimed; or the suspect whose turn it is.

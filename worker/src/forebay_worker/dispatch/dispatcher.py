@@ -38,7 +38,7 @@ from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.quiet import Quiet
 from forebay_worker.request.controls import Controls
 from forebay_worker.request.memory import cost_bytes
-from forebay_worker.request.work import Answer, Failure, Work, comes_again
+from forebay_worker.request.work import Answer, Failure, Work
 from forebay_worker.signals.gpu_watch import GpuWatch
 from forebay_worker.signals.readings import EngineReading, GpuReading
 from forebay_worker.telemetry.stats import Stats
@@ -141,6 +141,7 @@ class Dispatcher:
             named_starts=self.named_starts,
             slots=self.slots,
             deadlines=self._deadlines,
+            reporter=reporter,
             breaker=self.breaker,
             clock=clock,
             tracing=tracing,
@@ -212,7 +213,7 @@ class Dispatcher:
                 if is_suspect(work):
                     self.suspects.add(work)
                     continue
-                if not self._claim(work, now, self._clock.wall_ms()):
+                if not self._careful.claim(work, now):
                     continue
                 if must_wait(work):
                     self.slots.occupy(work)
@@ -240,22 +241,6 @@ class Dispatcher:
             if self._taken % TAKEN_BETWEEN_CREDITS == 0:
                 self.lookahead.allow_all()
         return work
-
-    def _claim(self, work: Work, now: float, now_ms: int) -> bool:
-        """Whether the request is claimed and still to be run; else it has ended, or is its new owner's."""
-        if not work.assignment.claims.claim(work.offset):
-            self._tracing.release(work)
-            return False
-        if comes_again(work):
-            work.assignment.claims.release(work.offset)
-            self._tracing.release(work)
-            return False
-        if work.offset < work.assignment.reread_below and self._reporter.is_known(work, now):
-            self._reporter.skip_duplicate(work)  # it ran meanwhile, as its topic's old name
-            return False
-        if self._deadlines.expire(work, now_ms):
-            return False
-        return not self._deadlines.drop_doomed(work, now, now_ms, in_flight=len(self.running))
 
     def _start(self, work: Work, now: float) -> None:
         self.breaker.started(now)

@@ -126,9 +126,9 @@ def is_here(work: Work) -> bool:
     return claims.is_claimed(work.offset) or (claims.is_open and not comes_again(work))
 
 
-def is_more_urgent(work: Work, other: Work) -> bool:
-    """Whether it would start before the other."""
-    return (_RANKS[work.tier], -work.priority) < (_RANKS[other.tier], -other.priority)
+def is_more_urgent(work: Work, first: Work) -> bool:
+    """Whether it would start before the first. One that was tried less often may not stand for both."""
+    return work.attempt >= first.attempt and (_RANKS[work.tier], -work.priority) < (_RANKS[first.tier], -first.priority)
 
 
 def _key(work: Work) -> _Key:
