@@ -94,6 +94,7 @@ KNOWN_VARIABLES: Final = frozenset(
         "IN_FLIGHT_BYTES_MAX",
         "MAX_RETRIES",
         "RETRY_STATUSES",
+        "ANSWER_REJECTED",
         "DRAIN_SECONDS",
         "KAFKA_WAIT_SECONDS",
         "WORKER_ID",
