@@ -27,6 +27,9 @@ CHOICES_MAX: Final = 10_000
 """vLLM makes a choice of each prompt and repetition; the bound is on memory."""
 
 
+_PLAIN: Final = frozenset({str, int, type(None)})
+
+
 class Progress(Enum):
     """How far an answer is read."""
 
@@ -169,6 +172,7 @@ class ChoiceStream:
         self.content_chunks = 0
         self._choices_min = choices_min
         self._whole: dict[str, Any] = {}
+        self._repeated: dict[str, Any] | None = None
         self._choices: dict[int, _Choice] = {}
         self._unfinished = 0
         self._goes_on = False
@@ -176,11 +180,14 @@ class ChoiceStream:
     def take(self, _name: str, value: Any) -> Progress:
         if not isinstance(value, dict):
             raise NoAnswerError(bad_response("a chunk is no object", shown=dumps(value)))
-        failed = reported_error(value, Shape.CHAT)
-        if failed is not None:
-            raise NoAnswerError(failed)
         choices = value.pop("choices", None)
-        merge_whole(self._whole, value)
+        # id, object, created and model, the same in each chunk: merging them again would change nothing.
+        if value != self._repeated:
+            failed = reported_error(value, Shape.CHAT)
+            if failed is not None:
+                raise NoAnswerError(failed)
+            merge_whole(self._whole, value)
+            self._repeated = value if _PLAIN.issuperset(map(type, value.values())) else None
         if choices:
             if not isinstance(choices, list):
                 raise UnmergeableError("'choices' is no list")
