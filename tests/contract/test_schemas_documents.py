@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from contract.test_schemas_golden import vectors
 from forebay_schemas.contract import headers
 from forebay_schemas.contract.envelope import JsonCodec, Request
+from forebay_schemas.contract.pieces import Piece, StreamEvent, StreamFault, encode_piece
 from forebay_schemas.contract.reasons import REASONS_BY_CODE, Status
 from forebay_schemas.contract.results import ERROR_CHARS_MAX, Result, encode_result
 from forebay_schemas.contract.tiers import TIERS
@@ -33,12 +34,13 @@ def schema(name: str) -> dict[str, Any]:
     return document
 
 
-REQUEST, RESULT = schema("request-1.json"), schema("result-1.json")
+REQUEST, RESULT, PIECE = schema("request-1.json"), schema("result-1.json"), schema("piece-1.json")
 IS_REQUEST, IS_RESULT = jsonschema.Draft202012Validator(REQUEST), jsonschema.Draft202012Validator(RESULT)
+IS_PIECE = jsonschema.Draft202012Validator(PIECE)
 
 
 def test_they_name_the_fields_that_there_are_and_those_that_are_needed() -> None:
-    for document, struct in ((REQUEST, Request), (RESULT, Result)):
+    for document, struct in ((REQUEST, Request), (RESULT, Result), (PIECE, Piece)):
         fields = msgspec.structs.fields(struct)
         assert document["properties"].keys() == {field.name for field in fields}
         assert document["required"] == [field.name for field in fields if field.required]
@@ -78,6 +80,17 @@ def test_what_workers_write_is_a_result(reason: Any) -> None:
         IS_RESULT.validate(json.loads(encode_result(result)))
 
 
+def test_what_workers_stream_is_a_piece() -> None:
+    event = StreamEvent(msgspec.Raw(b'{"x": 1}'), "name")
+    for piece in (
+        Piece(request_id="r", attempt=1, run="a", number=0, events=[event, StreamEvent(msgspec.Raw(b"[1]"))]),
+        Piece(request_id="r", attempt=2, run="b", number=0, last=True, continues=("a", 4), replay_count=1),
+        *(Piece(request_id="r", attempt=1, run="a", number=1, error=fault) for fault in StreamFault),
+    ):
+        IS_PIECE.validate(json.loads(encode_piece(piece)))
+    assert all(fault in PIECE["properties"]["error"]["description"] for fault in StreamFault)
+
+
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -114,10 +127,11 @@ def test_the_asyncapi_document_names_the_topics_headers_and_schemas_that_there_a
     requests = {addresses["requests"].format(pool="qwen", tier=tier) for tier in tiers}
     assert requests == {pool.requests(tier) for tier in TIERS}
     assert addresses["results"].format(pool="qwen") == pool.results
+    assert addresses["streams"].format(pool="qwen") == pool.streams
     messages = document["components"]["messages"]
     named = {headers.CONTENT_TYPE, headers.TRACEPARENT, headers.TRACESTATE}
     assert messages["request"]["headers"]["properties"].keys() == named
-    for message, expected in (("request", REQUEST), ("result", RESULT)):
+    for message, expected in (("request", REQUEST), ("result", RESULT), ("piece", PIECE)):
         path = ASYNCAPI.parent / messages[message]["payload"]["$ref"]
         assert json.loads(path.read_text(encoding="utf-8")) == expected
     assert all(_resolves(document, reference) for reference in _references(document))
