@@ -14,7 +14,7 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.framing import Event, Framing
 from forebay_worker.answers.judge import EVENT_STREAM, AnswerReader, End
-from forebay_worker.answers.streams import Progress
+from forebay_worker.answers.streams import Progress, _Choice
 from forebay_worker.answers.verdict import Completed, Failed, Verdict
 from simulated.answers import DONE, LIMITS, body_of, event, nested, read, reader_of
 
@@ -313,3 +313,28 @@ def test_any_events_have_a_verdict(values: list[Any], shape: Shape) -> None:
     verdict = read(*(event(value) for value in values), DONE, shape=shape)
     if isinstance(verdict, Completed):
         msgspec.json.decode(verdict.body)
+
+
+TEXT = st.sampled_from(["", "a", "ha"])
+PLAIN_CHUNKS = st.lists(
+    st.fixed_dictionaries(
+        {"delta": st.fixed_dictionaries({}, optional={"content": TEXT, "reasoning": TEXT, "odd": TEXT, "role": TEXT})},
+        optional={
+            "index": st.sampled_from([0, 1, None]),
+            "logprobs": st.sampled_from([None, {"content": [1]}]),
+            "finish_reason": st.sampled_from([None, None, "", "stop"]),
+            "text": TEXT,
+        },
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(PLAIN_CHUNKS)
+def test_what_is_merged_on_the_short_way_is_as_on_the_long_one(chunks: list[Any]) -> None:
+    body = b"".join(event({"id": "c", "choices": [chunk]}) for chunk in chunks)
+    short = read(body, DONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Choice, "take_plain", lambda _self, _chunk: False)
+        assert read(body, DONE) == short

@@ -140,6 +140,15 @@ def merge_field(into: dict[str, Any], name: str, value: Any) -> None:
         raise _unmergeable(name, known, value)
 
 
+def add_text(into: dict[str, Any], name: str, piece: str) -> bool:
+    """Adds a piece to a field that is text already; False, and nothing is added, where it is not."""
+    known = into.get(name)
+    if type(known) is not _Text:
+        return False
+    known.add(piece)
+    return True
+
+
 def settled(value: Any) -> Any:
     """The JSON value of what was merged."""
     if type(value) is _Text:

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from forebay_worker.answers.bodies import dumps, judge_value
 from forebay_worker.answers.endpoints import Shape
 from forebay_worker.answers.errors import failure_of, is_give_up, reported_error
-from forebay_worker.answers.merge import UnmergeableError, merge_field, merge_whole, settled
+from forebay_worker.answers.merge import UnmergeableError, add_text, merge_field, merge_whole, settled
 from forebay_worker.answers.tool_calls import ToolCalls
 from forebay_worker.answers.verdict import (
     Completed,
@@ -28,6 +28,7 @@ CHOICES_MAX: Final = 10_000
 
 
 _PLAIN: Final = frozenset({str, int, type(None)})
+_PLAIN_FIELDS: Final = frozenset({"index", "delta"})
 
 
 class Progress(Enum):
@@ -106,6 +107,17 @@ class _Choice:
                 merge_field(self.fields, name, value)
         return carried
 
+    def take_plain(self, chunk: dict[str, Any]) -> bool:
+        """Adds a chunk that has nothing new but a piece of a text, as nine of ten are; else False, and adds nothing."""
+        delta = chunk.get("delta")
+        if self.finish_reason or type(delta) is not dict or len(delta) != 1:
+            return False
+        for name, value in chunk.items():
+            if (value is not None or name not in self.fields) and name not in _PLAIN_FIELDS:
+                return False
+        ((name, text),) = delta.items()
+        return type(text) is str and text != "" and add_text(self.message, name, text)
+
     def settled(self, index: int) -> dict[str, Any]:
         message = {}
         if self.has_message:
@@ -182,7 +194,14 @@ class ChoiceStream:
             raise NoAnswerError(bad_response("a chunk is no object", shown=dumps(value)))
         choices = value.pop("choices", None)
         # id, object, created and model, the same in each chunk: merging them again would change nothing.
-        if value != self._repeated:
+        if value == self._repeated:
+            if type(choices) is list and len(choices) == 1 and type(choices[0]) is dict:
+                index = choices[0].get("index")
+                known = self._choices.get(index) if type(index) is int else None
+                if known is not None and known.take_plain(choices[0]):
+                    self.content_chunks += 1
+                    return Progress.MORE
+        else:
             failed = reported_error(value, Shape.CHAT)
             if failed is not None:
                 raise NoAnswerError(failed)

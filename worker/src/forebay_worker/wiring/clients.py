@@ -43,8 +43,9 @@ class Clients:
     def stream_producer(self) -> StreamProducer:
         """For pieces of streamed answers: what cannot be sent soon is dropped, and its queue is small."""
         config: ClientConfig = {
-            # Pieces of many streams leave together; a single one loses no more than this.
-            "linger.ms": 2,
+            # A first piece is sent at once; those of one timer gather while two requests are on their way.
+            "linger.ms": 0,
+            "max.in.flight.requests.per.connection": 2,
             "compression.type": READ_BY_ALL,
         } | common_config(self._world.connection, client_id=self._worker_id)
         config |= {
