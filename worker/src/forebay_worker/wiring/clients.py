@@ -47,6 +47,8 @@ class Clients:
             "linger.ms": 0,
             "max.in.flight.requests.per.connection": 2,
             "compression.type": READ_BY_ALL,
+            # Partitions that were added, before requests name them; by default five minutes.
+            "topic.metadata.refresh.interval.ms": 10_000,
         } | common_config(self._world.connection, client_id=self._worker_id)
         config |= {
             "acks": 1,
