@@ -48,9 +48,10 @@ async def read_answer(
     *,
     room: Room | None = None,
     grace_seconds: float = GRACE_SECONDS,
-    on_piece: Callable[[], None] | None = None,
+    on_piece: Callable[[], object] | None = None,
 ) -> Verdict:
-    """The verdict on an answer whose headers have come. ``on_piece`` is called for each piece that was read.
+    """The verdict on an answer whose headers have come. ``on_piece`` is called for each piece that was read,
+    until it returns true.
 
     ``room``: what a large answer waits for before it is read on.
     What is left unread closes the connection with the response. Raises ``TimeoutError`` at the call's time limit.
@@ -64,8 +65,8 @@ async def read_answer(
             if not piece:
                 return reader.finish(End.GRACE if piece is None else End.TIDY)
             progress = reader.feed(piece)
-            if on_piece is not None:
-                on_piece()
+            if on_piece is not None and on_piece():
+                on_piece = None
             if room is not None and not is_in_room and reader.kept_bytes > LARGE_BYTES:
                 await room.enter()
                 is_in_room = True

@@ -198,10 +198,11 @@ class HttpBackend:
         endpoint, payload = call.endpoint, call.payload
         first_token_at: float | None = None
 
-        def note_first_token() -> None:
+        def note_first_token() -> bool:
             nonlocal first_token_at
-            if first_token_at is None and reader.has_begun:
+            if reader.has_begun:
                 first_token_at = self._loop.time()
+            return first_token_at is not None
 
         async with session.post(
             endpoint.url, data=payload, headers=call.headers, allow_redirects=False, trace_request_ctx=exchange

@@ -43,8 +43,8 @@ class Clients:
     def stream_producer(self) -> StreamProducer:
         """For pieces of streamed answers: what cannot be sent soon is dropped, and its queue is small."""
         config: ClientConfig = {
-            # A first piece is sent at once; those of one timer gather while two requests are on their way.
-            "linger.ms": 0,
+            # The pieces of one timer leave together, and a first piece loses no more than this.
+            "linger.ms": 0.5,
             "max.in.flight.requests.per.connection": 2,
             "compression.type": READ_BY_ALL,
             # Partitions that were added, before requests name them; by default five minutes.
