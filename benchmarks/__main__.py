@@ -19,6 +19,7 @@ from types import FrameType
 from confluent_kafka import KafkaException
 from rich.console import Console
 
+from benchmarks.clients import measure_clients
 from benchmarks.cluster import Cluster
 from benchmarks.controls import measure_controls
 from benchmarks.dead_letters import measure_dead_letters
@@ -34,7 +35,18 @@ from benchmarks.throughput import measure_throughput
 from forebay_sandbox.kafka.local import running_kafka
 from forebay_schemas.errors import ExitCode, ForebayError
 
-PARTS = ("throughput", "latency", "memory", "dead-letters", "metrics", "controls", "outcomes", "streams", "imports")
+PARTS = (
+    "throughput",
+    "latency",
+    "memory",
+    "dead-letters",
+    "metrics",
+    "controls",
+    "outcomes",
+    "streams",
+    "clients",
+    "imports",
+)
 LIST_ROUNDS = 3
 OUTPUT = ROOT / "build" / "bench.json"
 
@@ -66,7 +78,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         return f"bench-{tag}-{part}"
 
     tag = secrets.token_hex(4)
-    throughput = latency = memory = dead_letters = metrics = controls = outcomes = streams = None
+    throughput = latency = memory = dead_letters = metrics = controls = outcomes = streams = clients = None
     if wanted("throughput") or wanted("metrics"):
         throughput = measure_throughput(
             cluster, pool_name=pool("throughput"), records=given.records, rounds=given.rounds, logs=logs, say=say
@@ -94,6 +106,8 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         outcomes = measure_outcomes(cluster, pool_name=pool("outcomes"), theirs=given.theirs, logs=logs, say=say)
     if wanted("streams"):
         streams = measure_streams(cluster, pool_name=pool("streams"), logs=logs, say=say)
+    if wanted("clients"):
+        clients = measure_clients(cluster, pool_name=pool("clients"), logs=logs, say=say)
     return Findings(
         throughput=throughput,
         latency=latency,
@@ -103,6 +117,7 @@ def _measure(cluster: Cluster, given: argparse.Namespace, *, logs: Path, say: Ca
         controls=controls,
         outcomes=outcomes,
         streams=streams,
+        clients=clients,
         imports=measure_imports(say=say) if wanted("imports") else None,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.clients import PER_SECOND, ClientTrips
 from benchmarks.controls import ControlStart
 from benchmarks.dead_letters import AUDIT_RECORDS, DeadLetterScans
 from benchmarks.imports import ImportCost
@@ -37,6 +38,10 @@ HELP_IMPORT_RATIO_MAX = 20.0
 WORKER_IMPORT_RATIO_MAX = 30.0
 
 
+CLIENT_RATIO_MAX = 1.1
+CLIENT_PER_SECOND_MIN = 3_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """Measurements of a run. None: it was not asked for."""
@@ -49,6 +54,7 @@ class Findings:
     controls: ControlStart | None = None
     outcomes: OutcomeWaits | None = None
     streams: StreamsCost | None = None
+    clients: ClientTrips | None = None
     imports: ImportCost | None = None
 
     def broken_promises(self) -> list[str]:
@@ -86,6 +92,12 @@ class Findings:
             broken.append(f"outcome_wait_ratio is {seven.ratio:.2f}, promised is at most {OUTCOME_WAIT_RATIO_MAX}")
         if seven and seven.grown_mb >= OUTCOME_GROWTH_MB_MAX:
             broken.append(f"outcome_growth_mb is {seven.grown_mb:.1f}, promised is under {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if (ten := self.clients) and ten.ratio > CLIENT_RATIO_MAX:
+            broken.append(f"asyncio_client_ratio is {ten.ratio:.2f}, promised is at most {CLIENT_RATIO_MAX}")
+        if ten and ten.full_speed_per_second < CLIENT_PER_SECOND_MIN:
+            broken.append(
+                f"asyncio_client_per_second is {ten.full_speed_per_second:,.0f}, promised is {CLIENT_PER_SECOND_MIN:,}"
+            )
         if (nine := self.streams) and nine.cpu_ratio > STREAMS_CPU_RATIO_MAX:
             broken.append(f"streams_cpu_ratio is {nine.cpu_ratio:.2f}, promised is at most {STREAMS_CPU_RATIO_MAX}")
         if nine and nine.first_piece_ms > FIRST_PIECE_MS_MAX:
@@ -136,6 +148,10 @@ class Findings:
             found["outcome_wait_ratio"] = round(seven.ratio, 3)
             found["outcome_growth_mb"] = round(seven.grown_mb, 1)
             details["outcomes"] = asdict(seven)
+        if ten := self.clients:
+            found["asyncio_client_ratio"] = round(ten.ratio, 3)
+            found["asyncio_client_per_second"] = round(ten.full_speed_per_second)
+            details["clients"] = asdict(ten)
         if nine := self.streams:
             found["streams_cpu_ratio"] = round(nine.cpu_ratio, 3)
             found["first_piece_ms"] = round(nine.first_piece_ms, 2)
@@ -212,6 +228,21 @@ class Findings:
                 f"≤ ×{OUTCOME_WAIT_RATIO_MAX:.0f}",
             )
             table.add_row("  resident MB more", "", f"{seven.grown_mb:+.1f}", "", f"< {OUTCOME_GROWTH_MB_MAX:.0f}")
+        if ten := self.clients:
+            table.add_row(
+                f"ms to an outcome at {PER_SECOND}/s, asyncio beside threads",
+                f"{median(ten.threaded_ms):.1f}",
+                f"{median(ten.asyncio_ms):.1f}",
+                f"×{ten.ratio:.2f}",
+                f"≤ ×{CLIENT_RATIO_MAX}",
+            )
+            table.add_row(
+                "  outcomes a second, at full speed",
+                "",
+                f"{ten.full_speed_per_second:,.0f}",
+                "",
+                f"≥ {CLIENT_PER_SECOND_MIN:,}",
+            )
         if nine := self.streams:
             table.add_row(
                 f"CPU ms a second, {STREAMS} streams of {TOKENS_PER_SECOND} tokens/s",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.clients import ClientTrips
 from benchmarks.dead_letters import DeadLetterScans, Scan
 from benchmarks.latency import Latency, Series, percentile
 from benchmarks.memory import FLAT_SECONDS, SAMPLE_SECONDS, Memory
@@ -93,6 +94,7 @@ def test_kept_promises_are_not_reported_broken() -> None:
         dead_letters=scans(raw=100.0, listed=20.0, most_mb=149.0),
         metrics=metrics(counting_microseconds=0.9, scrape_ms=49.0),
         streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.79, first_pieces_ms=[4.9, 4.9, 90.0]),
+        clients=ClientTrips(threaded_ms=[2.0], asyncio_ms=[2.1], full_speed_per_second=3_000),
     )
     assert found.broken_promises() == []
 
@@ -105,11 +107,12 @@ def test_each_broken_promise_is_named() -> None:
         dead_letters=scans(raw=100.0, listed=19.0, most_mb=150.0),
         metrics=metrics(counting_microseconds=1.0, scrape_ms=50.0),
         streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.81, first_pieces_ms=[5.1, 5.1, 1.0]),
+        clients=ClientTrips(threaded_ms=[2.0], asyncio_ms=[2.3], full_speed_per_second=2_999),
     )
     names = [sentence.split()[0] for sentence in found.broken_promises()]
     ours = ["throughput_ratio", "latency_p50_extra_ms", "latency_p99_ratio", "rss_mb", "rss_mb"]
     theirs = ["dead_letters_ratio", "dead_letters_rss_mb", "metrics_cost_ratio", "metrics_scrape_ms"]
-    theirs += ["streams_cpu_ratio", "first_piece_ms"]
+    theirs += ["asyncio_client_ratio", "asyncio_client_per_second", "streams_cpu_ratio", "first_piece_ms"]
     assert names == [*ours, *theirs]
 
 
@@ -121,6 +124,7 @@ def test_the_json_object_has_the_fixed_names() -> None:
         dead_letters=scans(raw=100.0, listed=30.0, most_mb=100.0),
         metrics=metrics(counting_microseconds=0.5, scrape_ms=5.0),
         streams=StreamsCost(reader_cpu_share=0.5, worker_cpu_share=0.6, first_pieces_ms=[2.0]),
+        clients=ClientTrips(threaded_ms=[2.0], asyncio_ms=[2.0], full_speed_per_second=7_000),
     ).as_json()
     assert found.keys() >= {
         "throughput_per_second",
@@ -137,6 +141,8 @@ def test_the_json_object_has_the_fixed_names() -> None:
         "metrics_scrape_ms",
         "streams_cpu_ratio",
         "first_piece_ms",
+        "asyncio_client_ratio",
+        "asyncio_client_per_second",
     }
 
 
