@@ -23,6 +23,7 @@ from forebay_worker.pacing.gate import Gate
 from forebay_worker.pacing.policy import PacingPolicy
 from forebay_worker.pacing.prediction import Predictor
 from forebay_worker.partition.assignment import Assignment
+from forebay_worker.request.copies import Copies
 from forebay_worker.request.work import Answer, Failure, FailureScope, Record, Work
 from forebay_worker.settings import WorkerSettings
 from forebay_worker.telemetry.stats import Stats
@@ -48,6 +49,7 @@ class LedgerReporter:
         self._ledger = ledger
         self._clock = clock
         self.delivery = ImmediateDelivery()
+        self.copies = Copies()
 
     def take_refused_expedites(self) -> list[Work]:
         return []
