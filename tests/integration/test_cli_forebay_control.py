@@ -22,7 +22,7 @@ def test_without_a_worker_a_cancel_is_written_down_and_said_to_be_open(producer_
     submitted = producer_pool.forebay.run("submit", "-", stdin=json.dumps(REQUEST | {"request_id": "r-1"}).encode())
     done = producer_pool.forebay.run("cancel", "-", "--wait", "300ms", stdin=submitted.out.encode())
     assert done.code == 1
-    assert "unheard: written down, but no worker says that it has it" in done.err
+    assert "unheard: recorded, but no worker has answered" in done.err
     ((key, control),) = controls(producer_pool)
     assert key == b"cancel:r-1"
     assert control is not None

@@ -176,7 +176,7 @@ def test_what_cannot_be_replayed_is_named_and_stays(pool: LivePool) -> None:
         (
             ("--id", "x", "--rate", "fast"),
             2,
-            "error: --rate: is 'fast'; give so many a second, a minute or an hour, 20/s or 600/m",
+            "error: --rate: is 'fast'; give a number a second, a minute or an hour: 20/s or 600/m",
         ),
         (("--id", "nobody"), 1, "error: no dead letter matches --id nobody\n"),
         (("--reason", "typo"), 1, "error: no dead letter matches --reason typo; known reasons are completed"),

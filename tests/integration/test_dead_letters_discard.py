@@ -67,7 +67,7 @@ def test_history_has_a_line_for_each_run(pool: LivePool) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 2, "needs to be told which"),
+        ((), 2, "needs a selection"),
         (("--id", "nobody", "--yes"), 1, "error: no dead letter matches --id nobody"),
         (("--reason", "x", "--since", "tomorrow"), 2, "error: --since: is 'tomorrow'"),
     ],

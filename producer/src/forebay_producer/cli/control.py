@@ -24,7 +24,7 @@ _WIDTHS: Final = {"request_id": 36, "outcome": 12, "topic": 40, "partition": 9, 
 _PLACE: Final = re.compile(r"([A-Za-z0-9._-]+):([0-9]{1,9}):([0-9]{1,18})")
 
 _MEANINGS: Final = {
-    None: "written down, but no worker says that it has it: it is done when a worker comes to it, unless it has ended; "
+    None: "recorded, but no worker has answered: it is applied when a worker meets the request, unless that has ended; "
     "see: forebay results --id, forebay dead-letters show",
     ControlOutcome.RUNNING: "too late, it runs already",
     ControlOutcome.FINISHED: "too late, it has ended; see: forebay results --id",

@@ -49,7 +49,7 @@ def exporter(
     server = ExporterServer(reading, clock=_CLOCK, host=host, port=port)
     reading.start()
     server.start()
-    say(f"telling of {', '.join(each.name for each in pools)} at http://{host}:{server.port}/metrics")
+    say(f"exporting {', '.join(each.name for each in pools)} at http://{host}:{server.port}/metrics")
     stopping.wait()
     server.stop()
     reading.stop()

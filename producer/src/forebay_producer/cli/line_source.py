@@ -99,7 +99,7 @@ def stdin_descriptor(*, field: str) -> int:
         os.read(descriptor := sys.stdin.fileno(), 0)
     except OSError as error:
         problem = "stdin is closed" if error.errno == errno.EBADF else f"stdin: {error.strerror}"
-        raise UsageError(field, problem, fix="give what it shall read with < or |") from None
+        raise UsageError(field, problem, fix="redirect the input with < or |") from None
     return descriptor
 
 

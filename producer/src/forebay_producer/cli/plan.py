@@ -177,7 +177,7 @@ def _peak(text: str) -> tuple[float, float]:
 def _service(path: Path | None, *, seconds: float | None, cv: float | None, limit: int | None) -> Service:
     if (path is None) == (seconds is None):
         problem = "and --service-seconds are both missing" if path is None else "and --service-seconds are both given"
-        raise UsageError("--calibration", problem, fix="give one: what an engine does must be known")
+        raise UsageError("--calibration", problem, fix="give one of them: the plan needs an engine's capacity")
     if cv is not None and not 0 <= cv <= _CV_MAX:
         raise UsageError("--service-cv", f"is {cv}", fix="give standard deviation over mean, 0 to 100")
     if path is not None:

@@ -104,8 +104,8 @@ def test_arguments_are_utf_8_where_the_locale_knows_ascii_alone(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("submit", "-"), "error: FILE: stdin is closed; give what it shall read with < or |\n"),
-        (("cancel", "-"), "error: ID: stdin is closed; give what it shall read with < or |\n"),
+        (("submit", "-"), "error: FILE: stdin is closed; redirect the input with < or |\n"),
+        (("cancel", "-"), "error: ID: stdin is closed; redirect the input with < or |\n"),
     ],
 )
 def test_a_command_that_reads_a_closed_stdin_says_so(arguments: tuple[str, ...], error: str) -> None:

@@ -75,7 +75,7 @@ def discard(
     chosen: SelectionOptions,
     yes: Annotated[bool, typer.Option("--yes", help="Discard. Without it, a dry run.")] = False,
 ) -> None:
-    """Put dead letters away that nobody needs any more; a dry run unless --yes.
+    """Put away dead letters that are no longer needed; a dry run unless --yes.
 
     Discarded letters are not listed (list counts them) and never replayed. They stay in the topic until its retention
     deletes them: show and export --state discarded still find them. What was replayed is left alone. There is no way
@@ -89,7 +89,7 @@ def discard(
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
-        raise UsageError("discard", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
+        raise UsageError("discard", "needs a selection", fix="give --id ID, --reason CODE or another filter")
     reader = DeadLetterReader(session.connection, pool=session.pool, envelopes=session.envelopes, clock=_CLOCK)
     tally = _Tally(not_found=set(selection.ids))
     attempt = Attempt()

@@ -76,7 +76,7 @@ def replay(
     """
     selection = chosen.selection(now_ms=_CLOCK.wall_ms())
     if selection.is_everything:
-        raise UsageError("replay", "needs to be told which", fix="give --id ID, --reason CODE or another filter")
+        raise UsageError("replay", "needs a selection", fix="give --id ID, --reason CODE or another filter")
     asked = _Asked(
         selection=selection,
         limit=limit,
@@ -296,6 +296,6 @@ def _rate_per_second(text: str) -> float:
         raise UsageError(
             "--rate",
             f"is {text!r}",
-            fix=f"give so many a second, a minute or an hour, 20/s or 600/m; at most {RATE_PER_SECOND_MAX:,.0f}/s",
+            fix=f"give a number a second, a minute or an hour: 20/s or 600/m; at most {RATE_PER_SECOND_MAX:,.0f}/s",
         )
     return per_second

@@ -298,7 +298,7 @@ class Run:
             if doubts and run.intent is not None:
                 intent = run.intent
                 self._tell(
-                    f"{_whose(run)} stopped with {len(doubts):,} replays under way: looking which of them were written"
+                    f"{_whose(run)} stopped with {len(doubts):,} replays under way: checking which of them were written"
                 )
                 places = read_back.find(intent, doubts)
                 self.require_turn()
