@@ -17,6 +17,7 @@ from forebay_schemas.contract.results import (
     ResultError,
     decode_result,
     encode_result,
+    with_reply,
 )
 
 REQUIRED: dict[str, Any] = {
@@ -155,3 +156,29 @@ def test_numbers_beyond_pythons_in_an_error_body_or_a_reply_hide_no_outcome() ->
     value = encode_result(Result(**REQUIRED, error_body=msgspec.Raw(b"[1e999]"), reply=msgspec.Raw(b'{"a":-1e999}')))
     found = decode_result(value)
     assert (found.error_body, found.reply, found.body) == ([math.inf], {"a": -math.inf}, None)
+
+
+def test_a_reply_is_replaced_and_all_else_stays_as_it_was() -> None:
+    whole = Result(
+        request_id="r",
+        status=Status.FAILED,
+        reason="backend_rejected",
+        finished_at=1,
+        http_status=400,
+        body=msgspec.Raw(b'{"n": 1e999}'),
+        error_body=msgspec.Raw(b'{"code": "c"}'),
+        reply=msgspec.Raw(b'{"partition":1}'),
+    )
+    value = encode_result(whole)
+    other = with_reply(value, msgspec.Raw(b'{"partition":2}'), bytes_max=1_000)
+    assert other == value.replace(b'{"partition":1}', b'{"partition":2}')
+
+
+@pytest.mark.parametrize("value", [b"", b"no result", b"[]", b'{"request_id": "r"}'])
+def test_what_is_no_result_keeps_its_reply(value: bytes) -> None:
+    assert with_reply(value, msgspec.Raw(b"{}"), bytes_max=1_000) == value
+
+
+def test_a_reply_that_would_make_a_result_too_large_is_left_as_it_is() -> None:
+    value = encode_result(Result(request_id="r", status=Status.COMPLETED, reason="completed", finished_at=1))
+    assert with_reply(value, msgspec.Raw(b'{"partition":2}'), bytes_max=len(value)) == value
