@@ -30,6 +30,11 @@ def _retry_taken_for_a_copy() -> list[Patch]:
     return [(copies, "_goes_on_as", lambda *_: False)]
 
 
+@bug("copies-stay-when-their-first-is-gone", "nothing takes the place of a request whose partition was revoked")
+def _copies_stay_when_their_first_is_gone() -> list[Patch]:
+    return [(copies, "is_here", lambda _: True)]
+
+
 @bug("results-by-key-alone", "a result lies where its key belongs, wherever it is awaited")
 def _results_by_key_alone() -> list[Patch]:
     return [(delivery, "awaited_partition", lambda _: None)]

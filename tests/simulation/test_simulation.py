@@ -45,6 +45,7 @@ SHOWN_BY = {
     "copies-finished-at-once": 1,
     "copies-run-too": 1,
     "retry-taken-for-a-copy": 4,
+    "copies-stay-when-their-first-is-gone": 159,
     "results-by-key-alone": 5,
     "commit-past-unfinished": 0,
     "finished-before-delivery": 4,
