@@ -317,7 +317,7 @@ class Oracle:
         is_carried = any(
             attempt >= record.attempt and place != record.place for place, attempt in self._carried[request_id].items()
         )
-        if is_carried and self.accepted[request_id].submissions > 1:
+        if is_carried:
             return True
         # A worker may die between the result and the dead letter, and the next one end the request otherwise.
         results = self.terminals.get(request_id, [])
