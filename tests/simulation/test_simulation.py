@@ -106,7 +106,7 @@ def test_a_bug_put_back_is_found(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "seed", "violation"),
     [
-        ("barrier-waits-for-nothing", 79, "which was cancelled before it owned"),
+        ("barrier-waits-for-nothing", 118, "which was cancelled before it owned"),
         ("last-commit-ignored", 150, "counts 1 crashes of"),
         ("last-commit-never-said", 150, "counts 1 crashes of"),
         ("any-answer-confirms", 56, "for confirmed, and nobody took it"),
