@@ -20,6 +20,7 @@ import forebay_producer
 import forebay_schemas
 import forebay_worker
 from forebay_producer import metrics as producer_metrics
+from forebay_producer.admission.decision import RefusalReason
 from forebay_producer.cli import app as producer_cli
 from forebay_producer.settings import ProducerSettings
 from forebay_sandbox import cli as sandbox_cli
@@ -30,6 +31,7 @@ from forebay_schemas.contract.reasons import Reason
 from forebay_schemas.contract.results import Result
 from forebay_schemas.contract.tiers import TIERS
 from forebay_schemas.contract.topics import Pool
+from forebay_schemas.contract.worker_load import WorkerLoad
 from forebay_schemas.errors import ExitCode, ForebayError
 from forebay_schemas.runtime.metrics import Described
 from forebay_schemas.runtime.settings import ENV_PREFIX, KNOWN_VARIABLES, CommonSettings
@@ -110,6 +112,8 @@ def records() -> dict[str, list[str]]:
         "notice": sorted(Notice.__struct_encode_fields__),
         "notice kinds": sorted(NoticeKind),
         "capacity": sorted(Capacity.__struct_encode_fields__),
+        "capacity load": sorted(WorkerLoad.__struct_encode_fields__),
+        "refusals": sorted(f"{each.value} {each.http_status}" for each in RefusalReason),
         "reasons": sorted(f"{each.code} {each.status} {'retryable' if each.retryable else 'final'}" for each in Reason),
     }
 

@@ -7,9 +7,10 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from forebay_producer.admission.decision import AdmissionPolicy, Admitted, Refused, decide
-from forebay_producer.admission.tenants import Tenants
+from forebay_producer.admission.decision import AdmissionPolicy, Admitted, RefusalReason, Refused, decide
+from forebay_producer.admission.tenants import TENANTS_MAX, Tenants
 from forebay_producer.errors import AdmissionRefusedError
+from forebay_schemas.bounded import BoundedMap
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
 from forebay_schemas.estimate.pool import PoolLoad, advanced
 
@@ -17,6 +18,8 @@ FRESH_SECONDS: Final = 15.0
 """An older load says nothing any more."""
 
 RETRY_SECONDS_MAX: Final = 600.0
+
+_OF_TENANTS: Final = (RefusalReason.TENANT_RATE, RefusalReason.TENANT_CONCURRENCY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,7 @@ class Admission:
         self.has_reading = threading.Event()
         """Set by the first reading."""
         self._sent: dict[Tier, int] = dict.fromkeys(TIERS, 0)
-        self._come_back_at: dict[tuple[Tier, str], float] = {}
+        self._come_back_at: BoundedMap[tuple[Tier, str, str], float] = BoundedMap(entries_max=TENANTS_MAX)
         self._lock = threading.Lock()
 
     def update(self, reading: Reading) -> None:
@@ -85,7 +88,7 @@ class Admission:
                     http_status=found.reason.http_status,
                     value=found.value,
                     threshold=found.threshold,
-                    retry_after_seconds=self._spread(tier, found, now),
+                    retry_after_seconds=self._spread(tier, found, now, tenant=tenant),
                 )
             self._sent[tier] += 1
             self._tenants.started(tenant, request_id, now=now, deadline=now + left_seconds)
@@ -113,11 +116,12 @@ class Admission:
             return None
         return advanced(reading.load, seconds=max(0.0, now - reading.at), added=self._sent)
 
-    def _spread(self, tier: Tier, found: Refused, now: float) -> float | None:
+    def _spread(self, tier: Tier, found: Refused, now: float, *, tenant: str | None) -> float | None:
         """Whoever was refused before comes back first: each later one a turn of the pool later."""
         if found.retry_after_seconds is None:
             return None
-        key = (tier, found.reason.value)
+        # A tenant that exceeds its own bounds delays no other.
+        key = (tier, found.reason.value, (tenant or "") if found.reason in _OF_TENANTS else "")
         at = max(self._come_back_at.get(key, 0.0), now + found.retry_after_seconds) + found.turn_seconds
-        self._come_back_at[key] = min(at, now + RETRY_SECONDS_MAX)
+        self._come_back_at.put(key, min(at, now + RETRY_SECONDS_MAX))
         return max(0.001, min(at - now, RETRY_SECONDS_MAX))

@@ -12,6 +12,8 @@ from forebay_schemas.bounded import BoundedMap
 TENANTS_MAX: Final = 10_000
 """Tenants remembered. One that is forgotten begins with a full bucket."""
 
+_ENDED_ENTRIES_MAX: Final = 64
+
 
 class _Tenant:
     __slots__ = ("at", "deadlines", "open", "tokens")
@@ -68,6 +70,10 @@ class Tenants:
         if self._concurrency:
             found.open.add(request_id)
             heapq.heappush(found.deadlines, (deadline, request_id))
+            if len(found.deadlines) > 2 * len(found.open) + _ENDED_ENTRIES_MAX:
+                # Those that ended long before their deadlines.
+                found.deadlines = [entry for entry in found.deadlines if entry[1] in found.open]
+                heapq.heapify(found.deadlines)
             self._tenant_of[request_id] = tenant or ""
 
     def ended(self, request_id: str) -> None:
@@ -81,6 +87,9 @@ class Tenants:
         found = self._tenants.get(name)
         if found is None:
             found = _Tenant(float(self._burst), now)
+            if len(self._tenants) >= TENANTS_MAX:
+                for request_id in self._tenants.forget_oldest()[1].open:
+                    self._tenant_of.pop(request_id, None)
         found.tokens = min(float(self._burst), found.tokens + (now - found.at) * self._rate)
         found.at = now
         while found.deadlines and found.deadlines[0][0] <= now:

@@ -17,6 +17,7 @@ from forebay_producer.admission.decision import (
     WithoutWorkers,
     decide,
 )
+from forebay_producer.admission.tenants import TENANTS_MAX, Tenants
 from forebay_producer.errors import AdmissionRefusedError
 from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier
 from forebay_schemas.estimate.pool import PoolLoad, advanced
@@ -234,6 +235,26 @@ def test_open_requests_of_a_tenant_are_bounded_until_they_end_or_expire() -> Non
     made.admit("r-3", tier=HIGH, left_seconds=30.0, now=NOW, tenant="a")
     assert refusal(made, tenant="a").code == "tenant_concurrency"
     made.admit("r-4", tier=HIGH, left_seconds=30.0, now=NOW + 5.1, tenant="a")
+
+
+def test_a_tenant_over_its_rate_delays_no_other() -> None:
+    made = admission(pool({}, slots=1_000), tenant_per_second=1.0, tenant_burst=1)
+    for tenant in ("a", "b"):
+        made.admit(tenant, tier=HIGH, left_seconds=30.0, now=NOW, tenant=tenant)
+    last = [refusal(made, tenant="a").retry_after_seconds for _ in range(50)][-1]
+    assert last == pytest.approx(51.0)
+    assert refusal(made, tenant="b").retry_after_seconds == pytest.approx(2.0)
+
+
+def test_what_is_remembered_of_tenants_is_bounded() -> None:
+    tenants = Tenants(AdmissionPolicy(tenant_concurrency=3))
+    for number in range(20_000):
+        tenants.started("a", f"a-{number}", now=NOW, deadline=NOW + 86_400)
+        tenants.ended(f"a-{number}")
+    assert len(tenants._tenants["a"].deadlines) < 100
+    for number in range(TENANTS_MAX + 100):
+        tenants.started(f"t-{number}", f"r-{number}", now=NOW, deadline=NOW + 86_400)
+    assert len(tenants._tenants) == len(tenants._tenant_of) == TENANTS_MAX
 
 
 def test_what_others_send_counts_by_its_rate() -> None:
