@@ -13,7 +13,7 @@ import structlog
 from forebay_schemas.clock import Clock, MakeEvent
 from forebay_schemas.contract.control import ControlAction, ControlOutcome
 from forebay_schemas.contract.reasons import Reason
-from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, Tier, TierTimes
+from forebay_schemas.contract.tiers import DEFAULT_TIER_TIMES, TIERS, TierTimes
 from forebay_worker.bounds import BOUNDS, Bounds
 from forebay_worker.dispatch.arrivals import Arrivals
 from forebay_worker.dispatch.blame import Blame
@@ -79,19 +79,11 @@ class Dispatcher:
         bounds: Bounds = BOUNDS,
         make_event: MakeEvent = threading.Event,
     ) -> None:
-        """``predictor``: None where neither order nor limit asks for tokens: it costs a few microseconds a request.
-        ``make_event``: what intakes wait with for credit."""
+        """``predictor``: None where nothing needs tokens. ``make_event``: intakes wait with it for credit."""
         self.lanes = lanes
         self.gate = gate
         self._predictor = predictor
         self._read_signals = read_signals
-        self.shedder = Shedder(
-            ladder=overload,
-            lanes=lanes,
-            gate=gate,
-            by_tokens=predictor is not None,
-            open_slots=self.open_slots,
-        )
         self.estimates = Estimates()
         self.gpu_watch = GpuWatch()
         self.failures = failures if failures is not None else FailurePolicy()
@@ -100,6 +92,13 @@ class Dispatcher:
         self.suspects = Suspects(self.quiet)
         self.named_starts = NamedStarts()
         self.slots = Slots(gate=gate, breaker=self.breaker, lanes=lanes, delivery=reporter.delivery, bounds=bounds)
+        self.shedder = Shedder(
+            ladder=overload,
+            lanes=lanes,
+            gate=gate,
+            by_tokens=predictor is not None,
+            open_slots=self.slots.open_to,
+        )
         self.running = self.slots.running
         """What runs, by identity."""
         self.stopping = False
@@ -264,14 +263,6 @@ class Dispatcher:
         if self.suspects.excludes_others:
             return Limitation("suspect", len(self.running), 0)
         return self.slots.blocked_by(now, len(self.running) + len(self.named_starts), self.slots.memory_bytes)
-
-    def open_slots(self, tier: Tier, now: float) -> int:
-        """How many requests of a tier could start at once, by the limit alone where nothing else forbids a start."""
-        if self.breaker.state is not BreakerState.CLOSED or self.limited_by(now) is not None:
-            return 0
-        share = self.gate.share_requests
-        kept = 0 if tier is Tier.HIGH else self.lanes.shares.reserved(now, share)
-        return max(0, share - kept - len(self.running) - len(self.named_starts))
 
     def answered(self, work: Work, answer: Answer) -> None:
         """The backend gave an answer."""

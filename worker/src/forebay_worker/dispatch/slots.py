@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from forebay_schemas.contract.tiers import TIERS, Tier
 from forebay_worker.bounds import Bounds
-from forebay_worker.dispatch.breaker import Breaker
+from forebay_worker.dispatch.breaker import Breaker, BreakerState
 from forebay_worker.lanes.lanes import Lanes
 from forebay_worker.outcome.delivery import Delivery
 from forebay_worker.pacing.gate import Gate
@@ -55,6 +55,15 @@ class Slots:
         if not self._delivery.accepts(now):
             return Limitation("results", self._delivery.undelivered_records, self._bounds.undelivered_records_max)
         return None
+
+    def open_to(self, tier: Tier, now: float) -> int:
+        """How many requests of a tier could start at once: by the limit, where nothing else forbids a start."""
+        taken = sum(self.by_tier.values())
+        if self._breaker.state is not BreakerState.CLOSED or self.blocked_by(now, taken, self.memory_bytes) is not None:
+            return 0
+        share = self._gate.share_requests
+        kept = 0 if tier is Tier.HIGH else self._lanes.shares.reserved(now, share)
+        return max(0, share - kept - taken)
 
     @property
     def only_high(self) -> bool:
