@@ -196,6 +196,7 @@ class AsyncProducer:
             await self._call(core.check_reading)
             raise no_outcome([request_id], timeout_seconds)
         result = decode_result(value)
+        core.gate.ended(request_id)
         core.metrics.outcome(core.pool.name, result.status)
         return result
 
