@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from forebay_producer import (
     Admission,
     AdmissionPolicy,
     AdmissionRefusedError,
+    AsyncProducer,
     Producer,
     ProducerSettings,
     WithoutWorkers,
@@ -123,3 +125,24 @@ def test_the_command_refuses_lines_and_says_why(producer_pool: ProducerPool) -> 
         none = producer_pool.forebay.run("submit", "-", "--admission", stdin=lines)
     assert none.code == 1
     assert "0 accepted, 40 refused" in none.err
+
+
+async def submit_asynchronously(pool: ProducerPool) -> list[str]:
+    """The codes of refusals of a request that may queue and of one that may not."""
+    settings = ProducerSettings(bootstrap_servers=pool.kafka.bootstrap_servers, pool=pool.name)
+    codes = []
+    async with AsyncProducer(settings=settings, admission=Admission()) as producer:
+        for do_not_queue in (False, True):
+            try:
+                await producer.submit(REQUEST, do_not_queue=do_not_queue)
+            except AdmissionRefusedError as error:
+                codes.append(error.code)
+    return codes
+
+
+def test_a_request_that_is_not_to_be_queued_is_refused_by_the_client_for_asyncio_too(
+    producer_pool: ProducerPool,
+) -> None:
+    with announced(producer_pool, busy(0)):
+        assert asyncio.run(submit_asynchronously(producer_pool)) == ["no_free_slot"]
+    assert len(producer_pool.records(Tier.HIGH)) == 1

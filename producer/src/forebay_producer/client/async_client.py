@@ -107,12 +107,18 @@ class AsyncProducer:
         tier: Tier | str | None = None,
         traceparent: str | None = None,
         timeout_seconds: float | None = None,
+        do_not_queue: bool = False,
     ) -> AsyncHandle:
         """As `Producer.submit`: returns once the broker has the request on all in-sync replicas."""
         reply = await self._start()
-        return await self._submit(
-            request, tier=tier, traceparent=traceparent, timeout_seconds=timeout_seconds, reply=reply
-        )
+        try:
+            prepared = self._core.prepare(
+                request, tier=tier, traceparent=traceparent, reply=reply, do_not_queue=do_not_queue
+            )
+        except ForebayError as error:
+            self._core.count_failure(error)
+            raise
+        return await self._submit_prepared(prepared, timeout_seconds=timeout_seconds)
 
     async def submit_batch(
         self, requests: Iterable[Request | Mapping[str, Any]], *, tier: Tier | str | None = None
@@ -276,22 +282,6 @@ class AsyncProducer:
                 if not self._core.is_ready:
                     await self._call(self._core.make_ready)
         return self._core.reply
-
-    async def _submit(
-        self,
-        request: Request | Mapping[str, Any],
-        *,
-        tier: Tier | str | None,
-        traceparent: str | None,
-        timeout_seconds: float | None,
-        reply: Mapping[str, Any] | None,
-    ) -> AsyncHandle:
-        try:
-            prepared = self._core.prepare(request, tier=tier, traceparent=traceparent, reply=reply)
-        except ForebayError as error:
-            self._core.count_failure(error)
-            raise
-        return await self._submit_prepared(prepared, timeout_seconds=timeout_seconds)
 
     async def _submit_prepared(self, prepared: Prepared, *, timeout_seconds: float | None) -> AsyncHandle:
         core, sender = self._core, self._core.single
