@@ -19,6 +19,7 @@ class Role(StrEnum):
 
     WORKER = "forebay-worker"
     SUBMIT = "forebay submit"
+    ADMISSION = "a client with admission"
     RESULTS = "forebay results"
     BACKLOG = "forebay backlog"
     EXPORTER = "forebay exporter"
@@ -73,6 +74,10 @@ ACLS: Final = (
     _groups(Role.WORKER, _R, "is a member of the pool's groups, and commits"),
     _reader(Role.WORKER),
     _topic(Role.SUBMIT, (_W,), "requests.", "writes requests; `--wait` needs those of `forebay results` too"),
+    _topic(Role.ADMISSION, (_R,), "requests.", "reads ends, beside `forebay submit`"),
+    _topic(Role.ADMISSION, (_R,), "coordination", "reads which workers there are, and their load"),
+    _groups(Role.ADMISSION, _D, "reads the workers' commits"),
+    _reader(Role.ADMISSION),
     _topic(Role.RESULTS, (_R,), "results", "reads outcomes"),
     _reader(Role.RESULTS),
     _topic(Role.BACKLOG, (_R,), "requests.", "reads ends, and the oldest waiting request"),
