@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from benchmarks.pacing.engine import Engine, Ledger, VirtualClock
 from benchmarks.pacing.lanes_front import LanesFront, make_lanes_front
-from benchmarks.pacing.virtual import MakeFront
 from benchmarks.pacing.workloads import Arrival
 from forebay_schemas.contract.coordination import GONE_SECONDS, Capacity
 from forebay_worker.coordination.slot_sharing import SlotSharing
@@ -190,12 +189,3 @@ class SharedFront:
             (index for index, (at, _) in enumerate(self._topic) if at > now - GONE_SECONDS), len(self._topic)
         )
         return worker
-
-
-def make_shared_front(*, make_policy: Callable[[], PacingPolicy], scales: Sequence[Scale], blind: bool) -> MakeFront:
-    """Workers by ``scales``, each with a policy of its own; ``blind``: the engine has no metrics."""
-
-    def make(engine: Engine, ledger: Ledger, clock: VirtualClock) -> SharedFront:
-        return SharedFront(engine, ledger, clock, make_policy=make_policy, scales=scales, blind=blind)
-
-    return make

@@ -17,7 +17,6 @@ SLOTS: Final = 8
 """Requests that one worker runs at a time."""
 START_SECONDS: Final = 20
 """From the Deployment's new number to a worker that has its partitions."""
-SCRAPE_SECONDS: Final = 15
 RATE_WINDOW_SECONDS: Final = 300
 NEED_WINDOW_SECONDS: Final = 600
 NEED_UTILIZATION: Final = 0.85

@@ -17,7 +17,6 @@ from chart.rendered import render
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "helm" / "forebay" / "rules" / "forebay.yaml"
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yaml"))
-RUNBOOKS = ROOT / "docs" / "runbooks"
 
 ALERTS = {
     "ForebayEndToEndSlow",

@@ -92,20 +92,20 @@ class Image:
         environment = {**self.environment, **settings}
         environment["LD_LIBRARY_PATH"] = ":".join([*map(str, libraries), environment["LD_LIBRARY_PATH"]])
         program, *arguments = command
-        with log_path.open("wb") as log:
-            outer = subprocess.Popen(
-                _unshare(self.folder / "bin" / program, *arguments),
-                env=environment,
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield Contained(outer, log_path=log_path)
-        finally:
-            outer.kill()
-            outer.wait()
+        with contained(_unshare(self.folder / "bin" / program, *arguments), environment, log_path) as running:
+            yield running
+
+
+@contextmanager
+def contained(command: Sequence[str | Path], environment: Mapping[str, str], log_path: Path) -> Iterator[Contained]:
+    """Starts the command, which puts itself into a container; killed with the block if it still runs."""
+    with log_path.open("wb") as log:
+        outer = subprocess.Popen(command, env=environment, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield Contained(outer, log_path=log_path)
+    finally:
+        outer.kill()
+        outer.wait()
 
 
 class Contained:

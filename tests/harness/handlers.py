@@ -96,11 +96,6 @@ def _block_at_gate(request: Any) -> None:
         time.sleep(0.02)
 
 
-def no_coroutine(request: Any) -> Any:
-    """Not async, so no handler."""
-    return request
-
-
 async def count_up(request: Any) -> Any:
     """Yields numbers, one at a time."""
     for number in range(request.payload["to"]):

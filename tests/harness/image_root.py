@@ -7,7 +7,7 @@ import subprocess
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from harness.contained import Contained
+from harness.contained import Contained, contained
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,17 +64,5 @@ class ImageRoot:
     @contextmanager
     def running(self, *words: str, settings: Mapping[str, str], log_path: Path) -> Iterator[Contained]:
         """Started; killed with the block if it still runs."""
-        with log_path.open("wb") as log:
-            outer = subprocess.Popen(
-                self.command(*words),
-                env={**self.archive.environment, **settings},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            yield Contained(outer, log_path=log_path)
-        finally:
-            outer.kill()
-            outer.wait()
+        with contained(self.command(*words), {**self.archive.environment, **settings}, log_path) as running:
+            yield running

@@ -41,7 +41,6 @@ CLIENT_ROLES = (
     "a client that streams",
     "forebay dead-letters",
 )
-GRANTED_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

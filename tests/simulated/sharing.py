@@ -27,7 +27,6 @@ class Member:
     running: int = 0
     read: int = 0
     reads_again_at: float = 0.0
-    written_at: float | None = None
     draining: bool = False
     cut_off: bool = False
     cuts: int = 0

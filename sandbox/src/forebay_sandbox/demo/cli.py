@@ -117,7 +117,7 @@ def _prometheus(
     jobs = jobs_of(workers=status.worker_urls, exporter=status.exporter_url)
     with (
         tempfile.TemporaryDirectory(prefix="forebay-prometheus-") as folder,
-        running_prometheus(binary=tools.prometheus(), jobs=jobs, rules=rules, folder=Path(folder)) as prometheus,
+        running_prometheus(binary=tools.tool("prometheus"), jobs=jobs, rules=rules, folder=Path(folder)) as prometheus,
     ):
         typer.echo(f"Prometheus is up; end it with Ctrl-C. Alerts: {prometheus.url}/alerts")
         typer.echo(f"  export PROMETHEUS={prometheus.url}")

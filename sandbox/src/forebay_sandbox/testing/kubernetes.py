@@ -54,7 +54,7 @@ class LocalKubernetes:
         self._token = token
         self._password = secrets.token_hex(16)
         self._authority = Authority(folder / "certificates")
-        self._kubectl = tools.kubectl()
+        self._kubectl = tools.tool("kubectl")
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property

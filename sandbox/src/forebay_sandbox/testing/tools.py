@@ -21,61 +21,6 @@ from forebay_schemas.errors import UsageError
 _ASK_SECONDS_MAX = 20
 
 
-def helm() -> Path:
-    """Helm 4. Like all of these: fetched on first use, which can take minutes. See `tool`."""
-    return tool("helm")
-
-
-def helm_unittest() -> Path:
-    """helm-unittest as a program of its own: `helm-unittest CHART`. It brings a Helm, no plugin is installed."""
-    return tool("helm-unittest")
-
-
-def promtool() -> Path:
-    """Prometheus' tool that checks and tests rules."""
-    return tool("promtool")
-
-
-def prometheus() -> Path:
-    """The Prometheus server."""
-    return tool("prometheus")
-
-
-def etcd() -> Path:
-    """The store below the Kubernetes API server."""
-    return tool("etcd")
-
-
-def kube_apiserver() -> Path:
-    """The Kubernetes API server."""
-    return tool("kube-apiserver")
-
-
-def kube_controller_manager() -> Path:
-    """Creates ReplicaSets for Deployments, and pods for ReplicaSets."""
-    return tool("kube-controller-manager")
-
-
-def kube_scheduler() -> Path:
-    """Assigns pods to nodes."""
-    return tool("kube-scheduler")
-
-
-def kubectl() -> Path:
-    """The client, of the API server's own minor version."""
-    return tool("kubectl")
-
-
-def kwok() -> Path:
-    """Simulates the nodes: pods become ready and end, no container runs."""
-    return tool("kwok")
-
-
-def controller_gen() -> Path:
-    """Generates CustomResourceDefinitions from Go types."""
-    return tool("controller-gen")
-
-
 def tool(name: str) -> Path:
     """The program, fetched first when it is not at hand.
 

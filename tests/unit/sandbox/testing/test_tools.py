@@ -57,9 +57,9 @@ def program(folder: Path, name: str, script: str) -> Path:
 
 def test_a_tool_is_built_once(runs: Path) -> None:
     assert tools.at_hand("helm") is None
-    first = tools.helm()
+    first = tools.tool("helm")
 
-    assert tools.helm() == tools.at_hand("helm") == first
+    assert tools.tool("helm") == tools.at_hand("helm") == first
     assert subprocess.run([first], capture_output=True, text=True, check=True).stdout == "built\n"
     [run] = runs.read_text().splitlines()
     assert run.endswith("helm.sh/helm/v4/cmd/helm")
@@ -68,7 +68,7 @@ def test_a_tool_is_built_once(runs: Path) -> None:
 
 def test_two_processes_at_once_build_once(runs: Path, tmp_path: Path) -> None:
     program(tmp_path, "go", f"sleep 0.5\n{_GO}")
-    script = "from forebay_sandbox.testing import tools; print(tools.helm())"
+    script = "from forebay_sandbox.testing import tools; print(tools.tool('helm'))"
     both = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     paths = {one.communicate(timeout=30)[0] for one in both}
 
@@ -91,7 +91,7 @@ def test_two_processes_at_once_build_once(runs: Path, tmp_path: Path) -> None:
 def test_one_on_path_is_taken_when_its_version_fits(runs: Path, tmp_path: Path, said: str, *, taken: bool) -> None:
     mine = program(tmp_path, "helm", f"echo '{said}'")
 
-    assert (tools.helm() == mine) is taken
+    assert (tools.tool("helm") == mine) is taken
     assert (runs.read_text() == "") is taken
 
 
@@ -99,10 +99,10 @@ def test_one_on_path_is_taken_when_its_version_fits(runs: Path, tmp_path: Path, 
 def test_what_go_says_is_shown_when_it_fails(tmp_path: Path) -> None:
     program(tmp_path, "go", "echo 'go.mod requires go >= 1.26.0'; exit 1")
     with pytest.raises(ToolUnavailableError, match=r"(?s)needs Go 1\.26 or later.*exit status 1:\ngo.mod requires"):
-        tools.helm()
+        tools.tool("helm")
 
     program(tmp_path, "go", _GO)
-    assert tools.helm().exists()
+    assert tools.tool("helm").exists()
 
 
 @pytest.mark.usefixtures("runs")
@@ -111,11 +111,11 @@ def test_without_go_the_message_says_what_to_install(tmp_path: Path) -> None:
     with pytest.raises(
         PrerequisiteMissingError, match=r"^Go 1\.26 .*install it, or put helm 4\.3 or later \(below 5\) on PATH$"
     ):
-        tools.helm()
+        tools.tool("helm")
 
 
 def test_programs_of_one_debian_package_are_brought_together(runs: Path) -> None:
-    assert tools.promtool().parent == tools.prometheus().parent
+    assert tools.tool("promtool").parent == tools.tool("prometheus").parent
     assert runs.read_text().splitlines() == ["apt download --quiet prometheus"]
 
 
@@ -125,7 +125,7 @@ def test_root_fetches_the_lists_of_packages_when_apt_has_none(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     program(tmp_path, "apt-get", f'[ "$1" = update ] || grep -q update "$RUNS" || exit 100\n{_APT}')
 
-    assert tools.promtool().exists()
+    assert tools.tool("promtool").exists()
     assert runs.read_text().splitlines() == ["apt update --quiet", "apt download --quiet prometheus"]
 
 
@@ -134,7 +134,7 @@ def test_others_are_told_to_have_them_fetched(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     program(tmp_path, "apt-get", "echo 'E: Unable to locate package prometheus'; exit 100")
     with pytest.raises(ToolUnavailableError, match=r"(?s)Unable to locate.*run `apt-get update` as root"):
-        tools.promtool()
+        tools.tool("promtool")
 
 
 @pytest.mark.usefixtures("runs")
@@ -143,7 +143,7 @@ def test_without_apt_the_message_says_what_to_put_on_path(tmp_path: Path) -> Non
     with pytest.raises(
         PrerequisiteMissingError, match=r"no apt-get here: put promtool 2\.42 or later \(below 4\) on PATH"
     ):
-        tools.promtool()
+        tools.tool("promtool")
 
 
 @pytest.mark.usefixtures("runs")
