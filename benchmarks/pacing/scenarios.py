@@ -121,12 +121,9 @@ SETTLE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultScore:
-    """A steady overload with a fault in it. Rates are shares of the engine's own best (at its speed of the moment)."""
+class Recovery:
+    """A run with a fault. Work is a share of the engine's own best (at its speed of the moment)."""
 
-    on_time_share: float
-    lost_to_refusals: int
-    """Dropped because the engine refused or lost them, though they had time left."""
     work_before: float
     work_during: float
     work_after: float
@@ -134,7 +131,16 @@ class FaultScore:
     """From the (last) fault's end until the rate was nine tenths of what it had been, over three seconds."""
     swing_during: float
     swing_after: float
-    """The limit's greatest distance from its median, as a share of it, from 15 s after the change on."""
+    """The greatest distance of the limit, all workers' together, from its median, as a share of it, once settled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultScore(Recovery):
+    """A steady overload with a fault in it."""
+
+    on_time_share: float
+    lost_to_refusals: int
+    """Dropped because the engine refused or lost them, though they had time left."""
 
 
 def score_faults(run: Run, faults: Sequence[Fault]) -> FaultScore:

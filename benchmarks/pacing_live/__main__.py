@@ -30,7 +30,7 @@ from benchmarks.pacing.scores import score
 from benchmarks.pacing.virtual import run as run_virtually
 from benchmarks.pacing.workloads import Arrival, Hint, arrivals, physics, workloads
 from benchmarks.pacing_live.drive import Act, Drive, Record
-from benchmarks.pacing_live.judge import broken_promises, figures_of, recovery_of, time_ratio
+from benchmarks.pacing_live.judge import broken_promises, figures_of, recovery_of, rounded, time_ratio
 from benchmarks.programs import ROOT, paced_worker
 from forebay_sandbox.engine.process import EngineProcess, running_engine
 from forebay_sandbox.kafka.local import free_port, running_kafka
@@ -106,7 +106,7 @@ class _Stage:
             found = recovery_of(
                 record, begins=FAULT_AT_SECONDS, ends=FAULT_ENDS_SECONDS, until=FAULT_RUN_SECONDS, engine=engine
             )
-            return figures_of(record, workers=self._workers).as_json() | found.as_json()
+            return figures_of(record, workers=self._workers).as_json() | rounded(asdict(found))
         if name == "restart":
             offered = [each for each in steady(engine, seed=SEED) if each.at_seconds < RESTART_RUN_SECONDS]
             back_at = FAULT_AT_SECONDS + RESTART_SECONDS
@@ -121,7 +121,7 @@ class _Stage:
             found = recovery_of(
                 record, begins=FAULT_AT_SECONDS, ends=serves_at, until=RESTART_RUN_SECONDS, engine=engine
             )
-            return figures_of(record, workers=self._workers).as_json() | found.as_json()
+            return figures_of(record, workers=self._workers).as_json() | rounded(asdict(found))
         return self._trace(name, seconds=seconds or 100.0)
 
     def _trace(self, name: str, *, seconds: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import mean, median
 from typing import Any
 
-from benchmarks.pacing.scenarios import SETTLE_SECONDS, WORKS_AGAIN_SHARE
+from benchmarks.pacing.scenarios import SETTLE_SECONDS, WORKS_AGAIN_SHARE, Recovery
 from benchmarks.pacing.scores import percentile
 from benchmarks.pacing_live.drive import Look, Record
 from forebay_sandbox.engine.physics import EnginePhysics
@@ -42,7 +42,7 @@ class Figures:
     """Share in which the engine did nothing, of the time in which requests waited."""
 
     def as_json(self) -> dict[str, Any]:
-        return _rounded(asdict(self))
+        return rounded(asdict(self))
 
 
 def figures_of(record: Record, *, workers: int) -> Figures:
@@ -84,22 +84,6 @@ def _idle_waiting_share(looks: Sequence[Look]) -> float:
 def time_ratio(record: Record, ideal_seconds: float) -> float:
     """Time until all was done, over an ideal server's time."""
     return max(record.finished_seconds.values(), default=0.0) / ideal_seconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """Figures of a run with a fault. Work is a share of the engine's own best."""
-
-    work_before: float
-    work_during: float
-    work_after: float
-    recovered_seconds: float
-    swing_during: float
-    swing_after: float
-    """The greatest distance of all workers' limits together from their median, as a share of it, once settled."""
-
-    def as_json(self) -> dict[str, Any]:
-        return _rounded(asdict(self))
 
 
 def recovery_of(record: Record, *, begins: float, ends: float, until: float, engine: EnginePhysics) -> Recovery:
@@ -171,5 +155,5 @@ def _broken(figures: Mapping[str, Any]) -> Iterable[str]:
         yield f"the limit swings by {figures['swing_during']:.0%} during the fault, {figures['swing_after']:.0%} after"
 
 
-def _rounded(document: dict[str, Any]) -> dict[str, Any]:
+def rounded(document: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in document.items()}

@@ -52,21 +52,17 @@ class ManualClock:
         self._wall_ms += seconds * 1000
 
 
-@dataclass(slots=True, kw_only=True)
-class MemoryRecord:
-    """A record, or an error event when ``failure`` is set, with the accessors of confluent-kafka's Message."""
+class MessageAccessors:
+    """The accessors of confluent-kafka's Message, over the fields of a dataclass."""
 
-    topic_name: str | None = "forebay.test.requests.mid"
-    partition_number: int = 0
-    offset_number: int = 0
-    key_bytes: bytes | None = None
-    value_bytes: bytes | None = None
-    header_list: list[tuple[str, bytes | None]] | None = None
-    timestamp_ms: int = NOW_MS
-    failure: KafkaError | None = None
-
-    def topic(self) -> str | None:
-        return self.topic_name
+    __slots__ = ()
+    partition_number: int
+    offset_number: int
+    key_bytes: bytes | None
+    value_bytes: bytes | None
+    header_list: list[tuple[str, bytes | None]] | None
+    timestamp_ms: int
+    failure: Any
 
     def partition(self) -> int:
         return self.partition_number
@@ -83,18 +79,35 @@ class MemoryRecord:
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.header_list
 
+    def timestamp(self) -> tuple[int, int]:
+        return (2, self.timestamp_ms)
+
+    def error(self) -> Any:
+        return self.failure
+
+
+@dataclass(slots=True, kw_only=True)
+class MemoryRecord(MessageAccessors):
+    """A record, or an error event when ``failure`` is set."""
+
+    topic_name: str | None = "forebay.test.requests.mid"
+    partition_number: int = 0
+    offset_number: int = 0
+    key_bytes: bytes | None = None
+    value_bytes: bytes | None = None
+    header_list: list[tuple[str, bytes | None]] | None = None
+    timestamp_ms: int = NOW_MS
+    failure: KafkaError | None = None
+
+    def topic(self) -> str | None:
+        return self.topic_name
+
     def set_headers(self, value: list[tuple[str, bytes | None]], /) -> None:
         self.header_list = value
 
     def latency(self) -> float | None:
         """Of a delivery, in seconds."""
         return 0.0
-
-    def timestamp(self) -> tuple[int, int]:
-        return (2, self.timestamp_ms)
-
-    def error(self) -> KafkaError | None:
-        return self.failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from simulated.ports import MessageAccessors
 from simulation.scheduler import WALL_START_MS, Process, Scheduler
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ METADATA_BYTES_MAX = 4_096
 
 
 @dataclass(slots=True, eq=False)
-class LogRecord:
-    """A record in a log, with the accessors of confluent-kafka's Message."""
+class LogRecord(MessageAccessors):
+    """A record in a log."""
 
     topic_name: str
     partition_number: int
@@ -39,29 +40,8 @@ class LogRecord:
     def topic(self) -> str:
         return self.topic_name
 
-    def partition(self) -> int:
-        return self.partition_number
-
-    def offset(self) -> int:
-        return self.offset_number
-
-    def key(self) -> bytes | None:
-        return self.key_bytes
-
-    def value(self) -> bytes | None:
-        return self.value_bytes
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self.header_list
-
-    def set_headers(self, value: Any) -> None:
+    def set_headers(self, value: list[tuple[str, bytes | None]], /) -> None:
         self.header_list = value
-
-    def timestamp(self) -> tuple[int, int]:
-        return (2, self.timestamp_ms)
-
-    def error(self) -> Any:
-        return self.failure
 
     def latency(self) -> float | None:
         return self.latency_seconds
