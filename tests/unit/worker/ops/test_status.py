@@ -159,7 +159,8 @@ def test_what_waits_for_a_commit_before_it_starts_is_shown_as_waiting() -> None:
     stage = StatusStage()
     assignment = make_assignment(Tier.MID)
     assignment.claims.is_announced = False
-    stage.dispatcher.accept([make_work(assignment, offset=offset, ttl_ms=3_600_000) for offset in range(3)])
+    mids = [make_work(assignment, offset=offset, request_id=f"mid-{offset}", ttl_ms=3_600_000) for offset in range(3)]
+    stage.dispatcher.accept(mids)
     stage.take_all()
     assert len(stage.dispatcher.named_starts) == 3
     assert [stage.tiers()[Tier.MID][what] for what in ("waiting", "running")] == [3, 0]
