@@ -24,8 +24,8 @@ from forebay_producer.client.metrics import ProducerMetrics
 from forebay_producer.client.prepare import Prepared
 from forebay_producer.client.reply_stream import ReplyStream
 from forebay_producer.client.sender import Pending, ReportServer, Sender, Submitted
-from forebay_producer.errors import QueueFullError
-from forebay_producer.replies.loop_post import LoopPost
+from forebay_producer.errors import OutcomeTimeoutError, QueueFullError
+from forebay_producer.replies.loop_post import LoopPost, Posted
 from forebay_producer.settings import ProducerSettings
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import ControlAction
@@ -39,6 +39,8 @@ _CALLS_MAX: Final = 4
 _FULL_QUEUE_SECONDS: Final = 0.005
 _BATCH_SLICE: Final = 200
 """Requests of a batch between two turns of the event loop: each takes some 20 microseconds."""
+
+_LATER_SECONDS: Final = 3600.0  # the single waits of `outcomes` do not end before it does
 
 _T = TypeVar("_T")
 _log = structlog.get_logger("forebay.producer")
@@ -195,8 +197,11 @@ class AsyncProducer:
             try:
                 if awaited.wait is not None:
                     await _within(done, timeout_seconds)
-            finally:
-                value = core.watch.end(awaited)
+            except asyncio.CancelledError:
+                with suppress(ForebayError):  # no failure to read may hide that the task is cancelled
+                    core.watch.end(awaited)
+                raise
+            value = core.watch.end(awaited)
         if value is None:
             core.metrics.timed_out(core.pool.name)
             await self._call(core.check_reading)
@@ -213,24 +218,30 @@ class AsyncProducer:
 
         Raises ``OutcomeTimeoutError`` when one did not come in time, and what `outcome` raises.
         """
-        give_up_at = self._core.clock.monotonic() + timeout_seconds
-        waiting = {
-            asyncio.ensure_future(self.outcome(each, timeout_seconds=timeout_seconds, since_ms=since_ms))
-            for each in requests
-        }
-        missing = {id_of(each) for each in requests}
+        give_up_at = asyncio.get_running_loop().time() + timeout_seconds
+        missing = {id_of(each): each for each in requests}
+        # A queue instead of asyncio.wait, which looks at all that are left for each that has come.
+        came: asyncio.Queue[asyncio.Task[Result]] = asyncio.Queue()
+        waits: list[asyncio.Task[Result]] = []
+        for each in missing.values():
+            later = self.outcome(each, timeout_seconds=timeout_seconds + _LATER_SECONDS, since_ms=since_ms)
+            waits.append(asyncio.create_task(later))
+            waits[-1].add_done_callback(came.put_nowait)
         try:
-            while waiting and (left := give_up_at - self._core.clock.monotonic()) > 0:
-                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    result = await each
-                    missing.discard(result.request_id)
-                    yield result
-            if waiting:
-                raise no_outcome(sorted(missing), timeout_seconds)
+            while missing:
+                try:
+                    async with asyncio.timeout_at(give_up_at):
+                        ended = await came.get()
+                except TimeoutError:
+                    with suppress(OutcomeTimeoutError):  # raises what keeps results from being read
+                        await self.outcome(next(iter(missing.values())), timeout_seconds=0, since_ms=since_ms)
+                    raise no_outcome(sorted(missing), timeout_seconds) from None
+                result = await ended
+                del missing[result.request_id]
+                yield result
         finally:
-            for each in waiting:
-                each.cancel()
+            for wait in waits:
+                wait.cancel()
 
     async def stream(
         self,
@@ -308,7 +319,7 @@ class AsyncProducer:
     ) -> tuple[Pending, asyncio.Future[None]]:
         """Queues a record; waits for room without holding the loop. Raises as `Sender.send`."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        event = _Posted(self._posting(partial(_finish, done)))
+        event = Posted(self._posting(partial(_finish, done)))
         self._core.watch.submitting(prepared.request_id)
         while True:
             try:
@@ -364,15 +375,6 @@ class AsyncProducer:
     async def _call(self, call: Callable[[], _T]) -> _T:
         """Makes a call that may block."""
         return await asyncio.get_running_loop().run_in_executor(self._calls, call)
-
-
-class _Posted:
-    """What a `Pending` sets when it is reported on."""
-
-    __slots__ = ("set",)
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.set = call
 
 
 async def _within(done: asyncio.Future[None], seconds: float) -> None:

@@ -8,6 +8,15 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
+class Posted:
+    """A posted call in the form of an event: `set` posts it."""
+
+    __slots__ = ("set",)
+
+    def __init__(self, post: Callable[[], None]) -> None:
+        self.set = post
+
+
 class LoopPost:
     """A queue of calls that the loop makes. Any thread may post; order is kept for each thread."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 
 import forebay_producer
 from forebay_producer import (
+    AsyncProducer,
     BrokerUnreachableError,
     ControlAction,
     Handle,
@@ -24,6 +26,7 @@ from forebay_producer import (
 from forebay_producer.client.prepare import prepare
 from forebay_schemas.contract.envelope import JsonCodec
 from forebay_schemas.contract.tiers import Tier
+from harness.waiting import wait_until
 
 NOBODY = "127.0.0.1:1"
 REQUEST = {"biz_type": "x", "payload": {}}
@@ -143,3 +146,18 @@ def test_what_is_no_request_id_is_refused_before_the_brokers_are_asked(wrong: An
         ):
             with pytest.raises(UsageError, match=r"^request_id: is .*; give 1 to 200 printable characters"):
                 call()
+
+
+def test_a_task_that_is_cancelled_while_no_broker_answers_is_cancelled() -> None:
+    async def main() -> None:
+        settings = ProducerSettings(bootstrap_servers=NOBODY, pool="p")
+        async with AsyncProducer(settings=settings) as producer:
+            wait = asyncio.create_task(producer.outcome("r", timeout_seconds=60, since_ms=0))
+            await asyncio.to_thread(wait_until, "a broker that refuses", lambda: producer._core.watch._trouble)
+            wait.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await wait
+            with takes(1.0), pytest.raises(BrokerUnreachableError):
+                [one async for one in producer.outcomes(["r", "s"], timeout_seconds=1.0, since_ms=0)]
+
+    asyncio.run(main())
