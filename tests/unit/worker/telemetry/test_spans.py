@@ -162,7 +162,7 @@ def test_what_is_given_back_or_lost_says_so() -> None:
     assert status(stage.one("process")) == ("given_back", False)
     stage.exporter.clear()
     assignment = make_assignment(partition=1)
-    stage.accept(make_work(assignment, headers=WITHIN))
+    stage.accept(make_work(assignment, offset=1, headers=WITHIN))
     work = stage.take()
     assignment.lost = True
     stage.dispatcher.failed(work, CHARGED)
