@@ -58,9 +58,10 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool, front: Fr
         for name, of in found.items()
         if of.error is not None and of.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     ]
-    # A pool that was made before these topics were added works without them.
-    later = [name for name in gone if name == pool.streams or (front is not None and name == front.presence)]
-    missing = [name for name in gone if name not in later]
+    # A pool that was made before this topic was added works without it.
+    later = [pool.streams] if pool.streams in gone and any(pool.requests(tier) not in gone for tier in TIERS) else []
+    of_front = [front.presence] if front is not None and front.presence in gone else []
+    missing = [name for name in gone if name not in (*later, *of_front)]
     hidden = [name for name, of in found.items() if of.is_denied]
     findings: list[Finding] = []
     if missing:
@@ -71,13 +72,19 @@ def existence_findings(found: Mapping[str, TopicFound], *, pool: Pool, front: Fr
                 fix=f"create them with: forebay topics create --pool {pool.name}; or is another --pool meant?",
             )
         )
-    for name in later:
-        is_streams = name == pool.streams
-        lost = "answers are not streamed piece by piece" if is_streams else "this client follows all partitions"
-        option = f"--pool {pool.name}" if is_streams or front is None else f"--front {front.name}"
-        findings.append(
-            warning(TOPICS, f"{name} is missing: {lost}", fix=f"create it with: forebay topics create {option}")
+    findings += [
+        warning(
+            TOPICS,
+            f"{name} is missing: answers are not streamed piece by piece",
+            fix=f"create it with: forebay topics create --pool {pool.name}",
         )
+        for name in later
+    ]
+    findings += [
+        failed(TOPICS, f"{name} is missing", fix=f"create it with: forebay topics create --front {front.name}")
+        for name in of_front
+        if front is not None
+    ]
     if hidden:
         findings.append(
             warning(

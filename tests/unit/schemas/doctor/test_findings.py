@@ -279,7 +279,7 @@ def test_the_topic_of_a_front_is_checked_where_there_is_a_front() -> None:
     } == {front.presence}
     gone = TopicFound(name=front.presence, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
     [finding] = existence_findings(found | {front.presence: gone}, pool=POOL, front=front)
-    assert (finding.status, finding.fix) == (Status.WARNING, "create it with: forebay topics create --front web")
+    assert (finding.status, finding.fix) == (Status.FAILED, "create it with: forebay topics create --front web")
     [spec] = front.specs(replication=1)
     found[front.presence] = topic(front.presence)
     settings[front.presence] = dict(spec.config) | {"cleanup.policy": "delete"}
