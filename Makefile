@@ -43,7 +43,7 @@ down: ## stop what `make up` started
 test: bootstrap tools ## the tests: unit, contract, the chart, integration on real brokers, a hundred simulated histories
 	@$(BIN)/pytest tests -m "not long and not slow and not cluster and not image and not release" -n 3 --dist worksteal
 
-test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, far and silent ones
+test-slow: bootstrap ## the tests that take long and prove a promise: a short chaos, secured brokers, silent ones
 # Chaos alone first: what it starts and kills asks for more than two cores, and brokers beside it take their seconds.
 	@failed=0; $(BIN)/pytest tests/chaos -m slow || failed=1; \
 	$(BIN)/pytest tests --ignore tests/chaos -m slow -n 2 --dist worksteal || failed=1; exit $$failed

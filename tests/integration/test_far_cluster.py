@@ -19,7 +19,7 @@ BUSY_SECONDS_MAX = 2.0
 log = logging.getLogger("tests.far")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_with_150_ms_each_way_to_the_brokers_nothing_breaks_and_each_wait_grows_by_round_trips_alone(
     kafka: object,  # noqa: ARG001 - skips the test where no broker can run
