@@ -301,8 +301,8 @@ class Executions:
         for failed in self._failed_since.values():
             failed.discard(request_id)
 
-    def check_charge(self, request_id: str, attempt: int) -> None:
-        """An attempt counts; it must not if the backend alone was to blame."""
+    def check_charge(self, request_id: str, attempt: int, *, worker: str | None = None) -> None:
+        """An attempt counts; it must not if the backend alone was to blame. ``worker``: who says so, if known."""
         all_of = self._by_attempt[request_id, attempt]
         shared = [one for one in all_of if one.how == "shared"]
         charged = {one.place for one in all_of if one.how == "charged"}
@@ -311,10 +311,11 @@ class Executions:
         if shared and not charged and not rightly:
             self._ledger.fail(f"{request_id} is charged for what the backend answers to all")
         if rightly and len(charged) < self._charges[request_id, attempt]:
-            # One that was submitted twice has two records, and each is charged for itself.
-            place = max(rightly, key=lambda one: one.ended).place
+            # One that was submitted twice has two records, and each is charged for itself. Which of two is meant is
+            # not known where both may be.
+            places = {one.place for one in rightly if worker in (None, one.worker)}
             for one in shared:
-                if one.place == place:
+                if {one.place} == places:
                     one.how = "charged"
                 # Known to fail by itself, it is no sign of the backend's state.
                 self._failed_since[one.worker].discard(request_id)

@@ -221,7 +221,7 @@ class Oracle:
             if not any(action is ControlAction.CANCEL for action, _ in self.controls[request_id]):
                 self.ledger.fail(f"{request_id} was cancelled, which nobody asked for")
         if result.reason in _CHARGES and result.attempt is not None:
-            self.executions.check_charge(request_id, result.attempt)
+            self.executions.check_charge(request_id, result.attempt, worker=result.worker)
         if result.reason == Reason.RETRY_TOO_LATE.code:
             self.executions.known_to_fail(request_id)
         self.terminals.setdefault(request_id, []).append(result)
@@ -313,9 +313,11 @@ class Oracle:
             return record.place in self._dead_places
         if any(attempt > record.attempt for attempt, number in self._attempts[request_id].items() if number):
             return True
-        # A copy is superseded by the record with which the first one goes on.
+        # A copy is superseded by the record with which the first one goes on, tried more often or not.
+        is_copied = self.accepted[request_id].submissions > 1
         is_carried = any(
-            attempt >= record.attempt and place != record.place for place, attempt in self._carried[request_id].items()
+            (attempt >= record.attempt or is_copied) and place != record.place
+            for place, attempt in self._carried[request_id].items()
         )
         if is_carried:
             return True
