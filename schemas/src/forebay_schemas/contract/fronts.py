@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from forebay_schemas.contract.envelope_problems import shown
-from forebay_schemas.contract.topics import LATER_BYTES_MAX, TopicSpec
+from forebay_schemas.contract.topics import LATER_BYTES_MAX, TopicSpec, insync_replicas_min
 from forebay_schemas.errors import UsageError
 
 _FRONT: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -40,11 +40,9 @@ class Front:
 
     def specs(self, *, replication: int) -> list[TopicSpec]:
         """All topics of the front. Raises ``UsageError`` for ``replication`` outside 1 to 32767."""
-        if not 1 <= replication <= 32767:
-            raise UsageError("replication", f"is {replication}", fix="give 1 for one broker, 3 in production")
         config = {
             "max.message.bytes": str(LATER_BYTES_MAX),
-            "min.insync.replicas": "2" if replication >= 3 else "1",
+            "min.insync.replicas": str(insync_replicas_min(replication)),
             # Leases count on the brokers' clock.
             "message.timestamp.type": "LogAppendTime",
             "cleanup.policy": "compact,delete",

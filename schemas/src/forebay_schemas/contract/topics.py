@@ -43,6 +43,13 @@ class TopicSpec:
     config: dict[str, str]
 
 
+def insync_replicas_min(replication: int) -> int:
+    """``min.insync.replicas`` of a topic with so many replicas. Raises ``UsageError`` outside 1 to 32767."""
+    if not 1 <= replication <= 32767:
+        raise UsageError("replication", f"is {replication}", fix="give 1 for one broker, 3 in production")
+    return 2 if replication >= 3 else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
     """One pool: the workers that serve a model or a family of models, and the names of its topics.
@@ -119,13 +126,12 @@ class Pool:
         """
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise UsageError("partitions", f"is {partitions}", fix=f"give 1 to {PARTITIONS_MAX}")
-        if not 1 <= replication <= 32767:
-            raise UsageError("replication", f"is {replication}", fix="give 1 for one broker, 3 in production")
+        insync_min = insync_replicas_min(replication)
         few = -(-partitions // 4)
 
         def spec(name: str, partitions: int, size: int, **config: str | int) -> TopicSpec:
             # Records are acknowledged by two replicas, so that one may die; a single broker has no second replica.
-            common = {"max.message.bytes": size, "min.insync.replicas": 2 if replication >= 3 else 1}
+            common = {"max.message.bytes": size, "min.insync.replicas": insync_min}
             named = {key.replace("_", "."): str(value) for key, value in {**common, **config}.items()}
             return TopicSpec(name=name, partitions=partitions, replication=replication, config=named)
 
