@@ -50,16 +50,6 @@ class ProducerSettings(CommonSettings):
         'common ones, as JSON: {"chat": {"ttl_ms": {"high": 60000}}}',
     )
 
-    def front_topics(self) -> Front | None:
-        """The front that this process is a replica of, if any. Raises ``UsageError`` for an invalid name."""
-        if self.front is None:
-            return None
-        try:
-            return Front(self.front)
-        except UsageError as error:
-            problem = f"{shown(self.front)} is no name of a front"
-            raise UsageError(f"{ENV_PREFIX}FRONT", problem, fix=error.fix) from None
-
     admission_without_workers: Literal["accept", "refuse"] = Field(
         default="accept",
         description="Admission: accept or refuse requests while no worker is known to serve the pool",
@@ -81,6 +71,16 @@ class ProducerSettings(CommonSettings):
     admission_tenant_concurrency: int = Field(
         default=0, ge=0, description="Admission: open requests of each tenant in a process; 0 = no bound"
     )
+
+    def front_topics(self) -> Front | None:
+        """The front that this process is a replica of, if any. Raises ``UsageError`` for an invalid name."""
+        if self.front is None:
+            return None
+        try:
+            return Front(self.front)
+        except UsageError as error:
+            problem = f"{shown(self.front)} is no name of a front"
+            raise UsageError(f"{ENV_PREFIX}FRONT", problem, fix=error.fix) from None
 
     def pool_times(self, pool: str) -> TierTimes:
         """The exporter's deadlines and waits for a pool until one of the pool's workers announces its own.
