@@ -12,7 +12,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from forebay_producer.cluster.topic_scan import why_unread
+from forebay_producer.cluster.topic_scan import ends_of, why_unread
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.control import DONE, ControlAction, Controlled, decode_controlled
 from forebay_schemas.contract.topics import Pool
@@ -23,7 +23,7 @@ from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
 from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import TRANSIENT, until_passed
+from forebay_schemas.kafka.transient import TRANSIENT
 
 BETTER_ANSWER_SECONDS: Final = 1.0
 """Wait for a better answer after a worker's "too late": another worker may hold a retry of the request."""
@@ -196,18 +196,7 @@ class ControlAnswers:
         count = require_topics(
             consumer, [self._topic], connection=self._connection, pool=self._pool.name, operation=Operation.READ
         )[self._topic]
-        return [
-            TopicPartition(
-                self._topic,
-                number,
-                until_passed()(
-                    consumer.get_watermark_offsets,
-                    TopicPartition(self._topic, number),
-                    timeout=METADATA_TIMEOUT_SECONDS,
-                )[1],
-            )
-            for number in range(count)
-        ]
+        return ends_of(consumer, self._topic, range(count))
 
     def _explained(self, error: KafkaError) -> ForebayError:
         needs = on_topic(Operation.READ, self._topic)

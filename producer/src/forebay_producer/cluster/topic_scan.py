@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from forebay_schemas.clock import Clock
 from forebay_schemas.errors import BrokerUnreachableError, ForebayError, KafkaFailedError
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import is_unreachable
+from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS
+from forebay_schemas.kafka.transient import until_passed
 
 SILENT_SECONDS_MAX: Final = 10.0
 """A scan that gets nothing for this long ends: the brokers are gone."""
@@ -70,6 +72,17 @@ class TopicScan:
         if not is_unreachable(error, known=True) and not _passes(error):
             self._on_error(error, message.topic())
         return False
+
+
+def bounds_of(consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
+    """The first and the end offset of a partition. Transient errors are retried. Raises ``KafkaException``."""
+    bounds: tuple[int, int] = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)
+    return bounds
+
+
+def ends_of(consumer: Consumer, topic: str, numbers: Iterable[int]) -> list[TopicPartition]:
+    """The partitions at their present ends, to be assigned. Raises as `bounds_of`."""
+    return [TopicPartition(topic, number, bounds_of(consumer, TopicPartition(topic, number))[1]) for number in numbers]
 
 
 def why_unread(error: Exception, *, explain: Callable[[KafkaError], ForebayError], what: str) -> ForebayError:

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
 from forebay_producer.cluster.topic_admin import OffsetBound, TopicAdmin
-from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan, bounds_of
 from forebay_producer.dead_letters.audit import AuditIndex, AuditRecord, decode_audit
 from forebay_producer.dead_letters.letter import Letter, LetterDecoder
 from forebay_schemas.clock import Clock
@@ -116,7 +116,7 @@ class DeadLetterReader:
         config = reader_config(self._connection, client_id=CLIENT_ID) | {"queued.max.messages.kbytes": 4 * 1024}
         consumer = create_client(Consumer, config | SCAN_CONFIG)
         try:
-            bounds = [self._bounds(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
+            bounds = [bounds_of(consumer, TopicPartition(topic, n)) for n in range(self._partitions[topic])]
             if ends is not None:
                 bounds = [(first, min(end, limit)) for (first, end), limit in zip(bounds, ends, strict=True)]
             if since_ms is not None:
@@ -134,10 +134,6 @@ class DeadLetterReader:
             raise self._explained(error.args[0], topic) from None
         finally:
             consumer.close()
-
-    def _bounds(self, consumer: Consumer, at: TopicPartition) -> tuple[int, int]:
-        bounds: tuple[int, int] = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)
-        return bounds
 
     def _starts(self, consumer: Consumer, topic: str, since_ms: int) -> list[int]:
         """The first offset to read in each partition: that of the first record with this timestamp or a later one.

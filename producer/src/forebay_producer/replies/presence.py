@@ -12,7 +12,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
-from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan, bounds_of
 from forebay_producer.replies.claims import Claims, ReadClaim, choose_partition, is_taken
 from forebay_schemas.clock import Clock
 from forebay_schemas.contract.fronts import LEASE_MS, Claim, Front, claim_key, decode_claim, encode_claim
@@ -22,9 +22,8 @@ from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import producer_config, reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error
-from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import until_passed
 
 RENEW_SECONDS: Final = LEASE_MS / 3000
 TRIES_MAX: Final = 10
@@ -88,7 +87,7 @@ class Presence:
         consumer = create_client(Consumer, config)
         at = TopicPartition(self._front.presence, 0)
         try:
-            end = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)[1]
+            _, end = bounds_of(consumer, at)
             consumer.assign([TopicPartition(self._front.presence, 0, 0)])
             scan = TopicScan(
                 consumer,

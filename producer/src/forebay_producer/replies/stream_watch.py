@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from forebay_producer.cluster.topic_scan import why_unread
+from forebay_producer.cluster.topic_scan import ends_of, why_unread
 from forebay_schemas.contract.pieces import Piece, PieceError, decode_piece
 from forebay_schemas.contract.topics import Pool
 from forebay_schemas.errors import ForebayError, TopicMissingError
@@ -20,9 +20,9 @@ from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error, is_unreachable
-from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import TRANSIENT, until_passed
+from forebay_schemas.kafka.transient import TRANSIENT
 
 CLIENT_ID: Final = "forebay-streams"
 JOIN_SECONDS_MAX: Final = 2.0
@@ -119,12 +119,7 @@ class StreamWatch:
         )[topic]
         numbers = range(count) if self._partition is None or self._partition >= count else [self._partition]
         # The end is looked up now: one that the client looks up could be that after the first pieces.
-        ends = []
-        for number in numbers:
-            at = TopicPartition(topic, number)
-            _, end = until_passed()(consumer.get_watermark_offsets, at, timeout=METADATA_TIMEOUT_SECONDS)
-            ends.append(TopicPartition(topic, number, end))
-        return ends
+        return ends_of(consumer, topic, numbers)
 
     def _read(self, consumer: Consumer) -> None:
         first = consumer.poll(_POLL_SECONDS)

@@ -7,7 +7,7 @@ from typing import Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan
+from forebay_producer.cluster.topic_scan import SCAN_CONFIG, TopicScan, bounds_of
 from forebay_producer.dead_letters.audit import AuditRecord, decode_audit
 from forebay_producer.dead_letters.runs.interruptions import LostTurnError, is_transient_failure
 from forebay_schemas.clock import Clock
@@ -17,9 +17,8 @@ from forebay_schemas.kafka.clients import create_client
 from forebay_schemas.kafka.configs import reader_config
 from forebay_schemas.kafka.connection import KafkaConnection
 from forebay_schemas.kafka.errors import as_forebay_error
-from forebay_schemas.kafka.metadata import METADATA_TIMEOUT_SECONDS, require_topics
+from forebay_schemas.kafka.metadata import require_topics
 from forebay_schemas.kafka.permissions import Operation, on_topic
-from forebay_schemas.kafka.transient import until_passed
 
 AUDIT_PARTITION: Final = 0
 """The audit topic has one partition."""
@@ -65,11 +64,7 @@ class AuditReader:
         Calls ``meanwhile`` often. Raises ``LostTurnError`` for transient errors, ``ForebayError`` for others.
         """
         try:
-            _, end = until_passed()(
-                self._consumer.get_watermark_offsets,
-                TopicPartition(self._pool.audit, AUDIT_PARTITION),
-                timeout=METADATA_TIMEOUT_SECONDS,
-            )
+            _, end = bounds_of(self._consumer, TopicPartition(self._pool.audit, AUDIT_PARTITION))
             self._read_to(end, take, meanwhile)
         except KafkaException as error:
             raise self._failure(error.args[0]) from None
